@@ -1,0 +1,132 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "base/bounded_queue.h"
+#include "base/clock.h"
+#include "base/error_detail.h"
+#include "base/flags.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace warpline {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(BoundedQueueTest, KeepsOrderAndCapacityAndDrainsAfterClose) {
+  BoundedQueue<int> queue(2);
+  EXPECT_TRUE(queue.TryPush(1));
+  EXPECT_TRUE(queue.TryPush(2));
+  EXPECT_FALSE(queue.TryPush(3));
+  queue.Close();
+  EXPECT_FALSE(queue.Push(4));
+  EXPECT_EQ(queue.Pop(), 1);
+  EXPECT_EQ(queue.Pop(), 2);
+  EXPECT_EQ(queue.Pop(), std::nullopt);
+}
+
+TEST(BoundedQueueTest, PushWaitsForRoomAndPopUntilGivesUp) {
+  BoundedQueue<int> queue(1);
+  EXPECT_EQ(queue.PopUntil(Now() + std::chrono::milliseconds(5)), std::nullopt);
+  EXPECT_TRUE(queue.Push(1));
+  std::thread consumer([&queue] { EXPECT_EQ(queue.Pop(), 1); });
+  EXPECT_TRUE(queue.Push(2));
+  consumer.join();
+  EXPECT_EQ(queue.Pop(), 2);
+}
+
+TEST(LogTest, EscapesControlAndInvalidBytes) {
+  EXPECT_EQ(EscapeForLog("a\nb\x7F\xFFz"), "a\\x0Ab\\x7F\\xFFz");
+  EXPECT_EQ(EscapeForLog("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
+  EXPECT_EQ(EscapeForLog("\xC3"), "\\xC3");
+}
+
+TEST(ErrorDetailTest, TravelsWithTheStatusThroughAnnotate) {
+  const absl::Status status = Annotate(InvalidField("top_p", "must be at most 1"), "request 7");
+  EXPECT_EQ(status.message(), "request 7: top_p: must be at most 1");
+  EXPECT_EQ(DetailOf(status).param, "top_p");
+  EXPECT_EQ(DetailOf(status).code, "invalid_value");
+}
+
+struct Parsed {
+  std::optional<int> exit;
+  int64_t ctx = 0;
+  int parallel = 8;
+  std::string key;
+  std::string error;
+};
+
+Parsed ParseLine(std::vector<const char*> arguments) {
+  Parsed parsed;
+  CLI::App app;
+  Flags flags(app, "warpline-test");
+  flags.Add(app, "-c,--ctx-size", parsed.ctx, "context")->check(IntegerRange(1, 1 << 20));
+  flags.Add(app, "--parallel", parsed.parallel, "sequences");
+  flags.Add(app, "--api-key", parsed.key, "key");
+  flags.MarkSecret("api-key");
+  arguments.insert(arguments.begin(), "warpline-test");
+  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
+  parsed.exit = flags.Parse(static_cast<int>(arguments.size()), arguments.data());
+  parsed.error = testing::internal::GetCapturedStderr() + testing::internal::GetCapturedStdout();
+  return parsed;
+}
+
+TEST(FlagsTest, TakesLlamaSpellings) {
+  const Parsed parsed = ParseLine({"-np", "3", "-c", "512"});
+  EXPECT_EQ(parsed.exit, std::nullopt);
+  EXPECT_EQ(parsed.parallel, 3);
+  EXPECT_EQ(parsed.ctx, 512);
+}
+
+TEST(FlagsTest, RefusesWithTheValidRange) {
+  for (const char* value : {"4k", "0", "-1", "1e9", ""}) {
+    const Parsed parsed = ParseLine({"-c", value});
+    EXPECT_EQ(parsed.exit, kExitUsage) << value;
+    EXPECT_THAT(parsed.error, HasSubstr("1048576")) << value;
+  }
+  EXPECT_EQ(ParseLine({"--no-such"}).exit, kExitUsage);
+  EXPECT_EQ(ParseLine({"-c"}).exit, kExitUsage);
+}
+
+TEST(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
+  const std::string path = testing::TempDir() + "/flags_test.conf";
+  std::ofstream(path) << "ctx-size = 100\nparallel = 5\n";
+  setenv("WARPLINE_PARALLEL", "6", 1);
+  const Parsed parsed = ParseLine({"--config", path.c_str(), "-c", "200"});
+  unsetenv("WARPLINE_PARALLEL");
+  EXPECT_EQ(parsed.exit, std::nullopt) << parsed.error;
+  EXPECT_EQ(parsed.ctx, 200);
+  EXPECT_EQ(parsed.parallel, 6);
+}
+
+TEST(FlagsTest, RefusesBadConfigFilesWithTheLine) {
+  const std::string path = testing::TempDir() + "/flags_bad.conf";
+  const std::pair<const char*, const char*> cases[] = {
+      {"parallel = 5\nno-such = 1\n", "no-such"}, {"parallel = 5\nparallel = 6\n", "line 2"},
+      {"\xEF\xBB\xBFparallel = 5\n", "line 1"},   {"parallel = five\n", "parallel"},
+      {"parallel 5\n", "line 1"}};
+  for (const auto& [text, expected] : cases) {
+    std::ofstream(path) << text;
+    const Parsed parsed = ParseLine({"--config", path.c_str()});
+    EXPECT_EQ(parsed.exit, kExitUsage) << text;
+    EXPECT_THAT(parsed.error, HasSubstr(expected));
+  }
+  EXPECT_EQ(ParseLine({"--config", "/"}).exit, kExitUsage);
+  EXPECT_EQ(ParseLine({"--config", "/no/such/file"}).exit, kExitUsage);
+}
+
+TEST(FlagsTest, PrintConfigMasksSecrets) {
+  const Parsed parsed = ParseLine({"--api-key", "hunter2", "-np", "4", "--print-config"});
+  EXPECT_EQ(parsed.exit, kExitOk);
+  EXPECT_THAT(parsed.error, HasSubstr("api-key=\"***\""));
+  EXPECT_THAT(parsed.error, HasSubstr("parallel=4"));
+  EXPECT_THAT(parsed.error, testing::Not(HasSubstr("hunter2")));
+}
+
+}  // namespace
+}  // namespace warpline

@@ -1,0 +1,163 @@
+#include "base/flags.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/log.h"
+
+namespace warpline {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+// CLI11 takes one letter after a single dash; llama.cpp's users write these three.
+std::string LongSpelling(const std::string& argument) {
+  static constexpr std::pair<const char*, const char*> kAliases[] = {
+      {"-np", "--parallel"}, {"-ctk", "--kv-type"}, {"-ctv", "--kv-type"}};
+  for (const auto& [alias, spelling] : kAliases) {
+    if (argument == alias) return spelling;
+    if (absl::StartsWith(argument, absl::StrCat(alias, "="))) {
+      return absl::StrCat(spelling, argument.substr(std::string(alias).size()));
+    }
+  }
+  return argument;
+}
+
+// What is wrong with a config file before its keys are looked at; empty when nothing is.
+std::string ConfigFileProblem(const std::string& path) {
+  struct stat info{};
+  if (stat(path.c_str(), &info) != 0) return "cannot be read";
+  if (!S_ISREG(info.st_mode)) return "is no regular file";
+  if (info.st_size > kMaxConfigBytes) return absl::StrCat("has ", info.st_size, " bytes, at most ", kMaxConfigBytes);
+  if ((info.st_mode & S_IWOTH) != 0) LogWarning("config file ", path, " may be written by everybody");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return "cannot be read";
+  std::stringstream text;
+  text << file.rdbuf();
+  std::vector<std::string> seen;
+  int line_number = 0;
+  for (absl::string_view line : absl::StrSplit(text.str(), '\n')) {
+    ++line_number;
+    if (line_number == 1 && absl::StartsWith(line, "\xEF\xBB\xBF")) return "line 1: begins with a byte order mark";
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line[0] == '#' || line[0] == ';' || line[0] == '[') continue;
+    const size_t equals = line.find('=');
+    if (equals == absl::string_view::npos) return absl::StrCat("line ", line_number, ": expected key = value");
+    const std::string key(absl::StripAsciiWhitespace(line.substr(0, equals)));
+    for (const std::string& earlier : seen) {
+      if (earlier == key) return absl::StrCat("line ", line_number, ": key ", key, " stands there twice");
+    }
+    seen.push_back(key);
+  }
+  return "";
+}
+
+std::string EnvironmentName(absl::string_view long_name) {
+  std::string name = absl::StrCat("WARPLINE_", absl::AsciiStrToUpper(long_name));
+  for (char& letter : name) {
+    if (letter == '-') letter = '_';
+  }
+  return name;
+}
+
+// CLI11 lets the file win over the environment; here a key whose environment name is set is not read from the file.
+class EnvironmentFirst : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
+    items.erase(std::remove_if(items.begin(), items.end(),
+                               [](const CLI::ConfigItem& item) {
+                                 return std::getenv(EnvironmentName(item.name).c_str()) != nullptr;
+                               }),
+                items.end());
+    return items;
+  }
+};
+
+}  // namespace
+
+Flags::Flags(CLI::App& app, std::string program) : app_(app), program_(std::move(program)) {
+  app_.name(program_);
+  app_.set_version_flag("--version", absl::StrCat(program_, " ", WARPLINE_VERSION));
+  app_.set_config("--config", "", "Config file: lines key = value, key being an option's long name")
+      ->envname("WARPLINE_CONFIG");
+  app_.config_formatter(std::make_shared<EnvironmentFirst>());
+  app_.allow_config_extras(CLI::config_extras_mode::error);
+  app_.add_flag("--print-config", print_config_, "Print the effective configuration and exit")->configurable(false);
+  Add(app_, "--log-level", log_level_, "Least level that is logged")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+}
+
+CLI::Option* Flags::Finish(CLI::Option* option) {
+  const std::string long_name = option->get_lnames().empty() ? "" : option->get_lnames().front();
+  if (!long_name.empty()) option->envname(EnvironmentName(long_name));
+  return option;
+}
+
+std::optional<int> Flags::Parse(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int index = argc - 1; index > 0; --index) arguments.push_back(LongSpelling(argv[index]));  // CLI11 wants them reversed
+  try {
+    if (CLI::Option* const config = app_.get_config_ptr(); config != nullptr) {
+      config->check([](const std::string& path) {
+        const std::string problem = ConfigFileProblem(path);
+        return problem.empty() ? "" : absl::StrCat("config file ", path, " ", problem);
+      });
+    }
+    app_.parse(std::move(arguments));
+    LogLevel level = LogLevel::kInfo;
+    ParseLogLevel(log_level_, level);
+    SetUpLog(program_, level);
+    if (print_config_) {
+      std::cout << EffectiveConfig() << std::flush;
+      return kExitOk;
+    }
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app_.exit(success);
+  } catch (const CLI::Error& error) {
+    return UsageError(program_, error.what());
+  }
+  return std::nullopt;
+}
+
+std::string Flags::EffectiveConfig() const {
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(app_.config_to_str(true, false), '\n')) {
+    std::string shown(line);
+    for (const std::string& secret : secrets_) {
+      if (absl::StartsWith(line, absl::StrCat(secret, "=")) && line != absl::StrCat(secret, "=\"\"")) {
+        shown = absl::StrCat(secret, "=\"***\"");
+      }
+    }
+    lines.push_back(shown);
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
+CLI::Validator IntegerRange(int64_t least, int64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        int64_t value = 0;
+        if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return std::string();
+        return absl::StrCat("'", EscapeForLog(text), "' is no whole number from ", least, " to ", most);
+      },
+      absl::StrCat("INT in [", least, " - ", most, "]"));
+}
+
+int UsageError(const std::string& program, const std::string& message) {
+  std::cerr << program << ": " << message << "\nSee " << program << " --help" << std::endl;
+  return kExitUsage;
+}
+
+}  // namespace warpline

@@ -1,0 +1,55 @@
+// Command line of a program: each option is defined once and has a flag, a WARPLINE_* environment name and a key in the
+// config file; flag > environment > file > default. An unknown flag or key is an error (exit code 2).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace warpline {
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;      // options and config
+constexpr int kExitModelFile = 3;  // the model file is refused
+
+// Gives `app` the options every program has: --config FILE, --print-config, --version, and --log-level.
+class Flags {
+ public:
+  Flags(CLI::App& app, std::string program);
+
+  // Adds an option to `command` (the app or a subcommand): names as in CLI11 ("-c,--ctx-size"). Its environment name is
+  // WARPLINE_ and the long name in capitals.
+  template <typename T>
+  CLI::Option* Add(CLI::App& command, const std::string& names, T& value, const std::string& description) {
+    return Finish(command.add_option(names, value, description)->capture_default_str());
+  }
+  CLI::Option* AddFlag(CLI::App& command, const std::string& names, bool& value, const std::string& description) {
+    return Finish(command.add_flag(names, value, description));
+  }
+  // Its value is masked by --print-config.
+  void MarkSecret(const std::string& long_name) { secrets_.push_back(long_name); }
+
+  // Parses (after rewriting -np and -ctk/-ctv, which CLI11 cannot take). A value: the program shall exit with it, its
+  // message has been printed. Sets up the log.
+  std::optional<int> Parse(int argc, const char* const* argv);
+
+ private:
+  static CLI::Option* Finish(CLI::Option* option);
+  std::string EffectiveConfig() const;
+
+  CLI::App& app_;
+  std::string program_;
+  std::vector<std::string> secrets_;
+  bool print_config_ = false;
+  std::string log_level_ = "info";
+};
+
+// A validator for integer options: the message names the valid range, text such as "4k" is refused.
+CLI::Validator IntegerRange(int64_t least, int64_t most);
+
+// Complains on stderr as option errors do and gives the exit code for it.
+int UsageError(const std::string& program, const std::string& message);
+
+}  // namespace warpline

@@ -1,0 +1,65 @@
+#include "base/process.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <systemd/sd-daemon.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <sys/signalfd.h>
+#include <thread>
+
+#include "base/log.h"
+#include "base/status.h"
+
+namespace warpline {
+namespace {
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// True when a signal came, false when the watched descriptor was closed or the time ran out.
+bool WaitForSignal(int watch_fd, int timeout_ms) {
+  const sigset_t signals = StopSignals();
+  const UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
+  WL_CHECK(signal_fd.valid());
+  pollfd fds[] = {{.fd = signal_fd.get(), .events = POLLIN}, {.fd = watch_fd, .events = POLLIN}};
+  int count = 0;
+  do {
+    count = poll(fds, watch_fd >= 0 ? 2 : 1, timeout_ms);
+  } while (count < 0 && errno == EINTR);
+  if ((fds[0].revents & POLLIN) == 0) return false;
+  signalfd_siginfo info{};
+  (void)!read(signal_fd.get(), &info, sizeof(info));
+  return true;
+}
+
+}  // namespace
+
+void BlockSignals() {
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+StopReason WaitForStop(int watch_fd) {
+  return WaitForSignal(watch_fd, -1) ? StopReason::kSignal : StopReason::kParentGone;
+}
+
+void ExitOnSecondSignal(int grace_seconds) {
+  std::thread([grace_seconds] {
+    const bool signalled = WaitForSignal(-1, grace_seconds * 1000);
+    LogWarning(signalled ? "second signal, exiting at once" : "stopping took too long, exiting at once");
+    std::_Exit(1);
+  }).detach();
+}
+
+void NotifySupervisor(absl::string_view state) { sd_notify(0, std::string(state).c_str()); }
+
+}  // namespace warpline

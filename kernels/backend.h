@@ -1,0 +1,224 @@
+// What a device can do: memory, order, and the ops that layer code in worker/layers is written over. The CPU back end is
+// the reference. A row's result depends on nothing but that row (and the cache of its sequence): the same bits for any
+// chunk size, batch mix and thread count.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "model/quant.h"
+
+namespace warpline {
+
+constexpr int kPageTokens = 64;  // KV pages; attention works in tiles at these absolute borders
+
+// Device memory. Owned by whoever allocated it; must not outlive its back end.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual int64_t byte_count() const = 0;
+};
+
+// A matrix of f32 rows inside a buffer; the usual activation. Borrowed: lives as long as its buffer.
+struct Tensor {
+  Buffer* buffer = nullptr;
+  int64_t row_count = 0;
+  int64_t width = 0;   // values in a row
+  int64_t stride = 0;  // values from one row to the next, >= width
+  int64_t first = 0;   // offset of the first value
+};
+
+// A loaded weight matrix, or `expert_count` of them. Layout is the back end's business.
+class Weight {
+ public:
+  virtual ~Weight() = default;
+  virtual QuantType type() const = 0;
+  virtual int64_t input_width() const = 0;   // k: dims[0], the contiguous axis
+  virtual int64_t output_width() const = 0;  // n: dims[1]
+  virtual int64_t expert_count() const = 0;  // 1 for plain matrices
+};
+
+struct WeightArgs {
+  QuantType type = QuantType::kF32;
+  int64_t input_width = 0;
+  int64_t output_width = 1;
+  int64_t expert_count = 1;
+  absl::Span<const uint8_t> data;  // as in the file; copied (and repacked) before the call returns
+  // Per-matrix factors of the product (`<name>.scale`): empty, one value, or one for each expert.
+  absl::Span<const float> scales;
+};
+
+// A matrix with its optional additive bias of output_width values; the scale lives in the weight: y = (W x) scale + bias.
+struct LinearWeight {
+  const Weight* weight = nullptr;
+  const Buffer* bias = nullptr;  // f32 values
+};
+
+enum class KvType { kF32, kF16, kQ8_0 };
+
+// Keys and values of one layer for all sequences: page_count pages of kPageTokens positions.
+// kQ8_0: int8 with one f16 scale for each 32 values inside a head (16 or 8 where head_dim is no multiple).
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+};
+
+struct KvCacheArgs {
+  KvType type = KvType::kF16;
+  int n_head_kv = 0;
+  int head_dim = 0;
+  int64_t page_count = 0;
+};
+
+enum class StepKind { kPrompt, kDecode };
+
+// Consecutive rows of one sequence in a step. Row r stands at position first_position + r.
+struct StepSequence {
+  int kv_slot = 0;
+  int64_t first_position = 0;
+  int row_count = 0;
+  absl::Span<const int32_t> pages;  // page ids of the sequence; they cover first_position + row_count positions
+};
+
+// Rows of a step are the sequences' rows one after another; token_ids has one entry for each.
+struct StepArgs {
+  StepKind kind = StepKind::kPrompt;
+  int bucket = 0;  // planned length class, chooses paths on devices that need it
+  absl::Span<const int32_t> token_ids;
+  absl::Span<const StepSequence> sequences;
+};
+
+struct EmbedArgs {
+  const Weight* table = nullptr;  // [n_vocab rows, n_embd]; its scale applies
+  float factor = 1;               // gemma: sqrt(n_embd)
+  Tensor out;
+};
+
+struct NormConvertArgs {
+  Tensor in;
+  const Buffer* gamma = nullptr;  // f32 [width]
+  float eps = 0;
+  Tensor out;  // may be `in`
+};
+
+struct LinearArgs {
+  LinearWeight matrix;
+  Tensor in;                // [rows, input_width]
+  Tensor out;               // [rows, output_width]
+  bool accumulate = false;  // out += instead of out =
+};
+
+// How angles follow from positions: theta_i = position * inverse_frequency[i], cos and sin times `magnitude`, in double.
+// Scaling kinds (linear, YaRN, longrope, frequency factors) are folded into inverse_frequency by the layer code.
+struct RopeArgs {
+  bool interleaved = false;                      // pairs (2i, 2i+1); otherwise (i, i + n_rot/2)
+  absl::Span<const double> inverse_frequency;    // [n_rot / 2]; empty: no rotation
+  double magnitude = 1;
+};
+
+// Takes projected q, k, v: per-head RMSNorm of q and k (when gammas are given), RoPE of q and k, store k and v at the
+// rows' positions. q is changed in place.
+struct QkvRopeStoreArgs {
+  Tensor q;  // [rows, n_head * head_dim]
+  Tensor k;  // [rows, n_head_kv * head_dim], changed
+  Tensor v;  // [rows, n_head_kv * head_dim]
+  int n_head = 0;
+  int n_head_kv = 0;
+  int head_dim = 0;
+  const Buffer* q_gamma = nullptr;  // f32 [head_dim] or null
+  const Buffer* k_gamma = nullptr;
+  float eps = 0;
+  RopeArgs rope;
+  KvCache* cache = nullptr;
+};
+
+// Causal attention of the step's rows over their sequences' pages. Head h reads KV head h / (n_head / n_head_kv).
+struct AttentionArgs {
+  Tensor q;    // [rows, n_head * head_dim]
+  Tensor out;  // [rows, n_head * head_dim]
+  int n_head = 0;
+  int n_head_kv = 0;
+  int head_dim = 0;
+  float scale = 0;
+  int64_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
+  const KvCache* cache = nullptr;
+};
+
+enum class Activation { kSilu, kGeluTanh };
+
+// out (+)= down( act(gate x) . (up x) )
+struct DenseFfnArgs {
+  LinearWeight gate;
+  LinearWeight up;
+  LinearWeight down;
+  Activation activation = Activation::kSilu;
+  Tensor in;
+  Tensor out;
+  bool accumulate = false;
+};
+
+// Routing to combine: p = softmax(router x), top `used_count` by p (ties: the lower index; NaN never wins over a number),
+// weights p (divided by max(sum, 2^-14) when renormalise), out (+)= sum of w_e down_e(silu(gate_e x) . (up_e x)) in
+// descending p; plus sigmoid(shared_gate . x) * shared(x) when there is a shared expert.
+struct MoeFfnArgs {
+  LinearWeight router;      // [n_embd, expert_count]
+  const Weight* gate = nullptr;  // expert matrices; null when gate_up is given
+  const Weight* up = nullptr;
+  const Weight* gate_up = nullptr;  // fused: rows 0..F-1 gate, F..2F-1 up
+  const Weight* down = nullptr;
+  int used_count = 0;
+  bool renormalise = false;
+  const Weight* shared_gate_input = nullptr;  // [n_embd, 1]; null: no shared expert
+  LinearWeight shared_gate;
+  LinearWeight shared_up;
+  LinearWeight shared_down;
+  Tensor in;
+  Tensor out;
+  bool accumulate = false;
+};
+
+// Logits of chosen rows of the step. Rows are given as indices into `in`.
+struct HeadArgs {
+  LinearWeight matrix;
+  Tensor in;  // [rows, n_embd], already normalised
+  absl::Span<const int32_t> rows;
+  float soft_cap = 0;  // > 0: cap * tanh(logit / cap)
+  Tensor out;          // [rows.size(), n_vocab]
+};
+
+// One device. All calls come from the one thread that owns it (the stage executor); each op is complete, or ordered
+// before later ones, when it returns. Errors of ops: Internal (a device fault) or InvalidArgument (a bug in the caller).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string Describe() const = 0;  // one line for the log: device, instruction set, threads
+
+  // Memory. Everything is allocated at start.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t byte_count) = 0;
+  virtual absl::Status Upload(absl::Span<const uint8_t> bytes, Buffer& buffer, int64_t offset_bytes) = 0;
+  virtual absl::Status Download(const Buffer& buffer, int64_t offset_bytes, absl::Span<uint8_t> bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) = 0;
+  // Scratch for steps of up to this many rows, widths and contexts; call once, before the first step.
+  virtual absl::Status Reserve(int64_t max_rows, int64_t max_context) = 0;
+
+  // Order. Ids, positions and page tables of the step live in the back end until EndStep.
+  virtual absl::Status BeginStep(const StepArgs& args) = 0;
+  virtual absl::Status EndStep() = 0;
+
+  virtual absl::Status Embed(const EmbedArgs& args) = 0;
+  virtual absl::Status NormConvert(const NormConvertArgs& args) = 0;
+  virtual absl::Status Linear(const LinearArgs& args) = 0;
+  virtual absl::Status QkvRopeStore(const QkvRopeStoreArgs& args) = 0;
+  virtual absl::Status Attention(const AttentionArgs& args) = 0;
+  virtual absl::Status DenseFfn(const DenseFfnArgs& args) = 0;
+  virtual absl::Status MoeFfn(const MoeFfnArgs& args) = 0;
+  virtual absl::Status Head(const HeadArgs& args) = 0;
+};
+
+}  // namespace warpline

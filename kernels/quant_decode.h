@@ -1,0 +1,17 @@
+// Decodes blocks of every tensor type to f32, bit-exact (one rounding per value). Formulas: specs, GGUF formats.
+#pragma once
+
+#include <cstdint>
+
+#include "model/quant.h"
+
+namespace warpline {
+
+// Plain reference decoder; out[value_count]. `value_count` is a multiple of the type's block.
+void DequantizeRow(QuantType type, const uint8_t* blocks, int64_t value_count, float* out);
+
+// The same values, by SIMD where it pays; chosen at run time. Bit-equal to DequantizeRow.
+using DequantizeFunction = void (*)(const uint8_t* blocks, int64_t value_count, float* out);
+DequantizeFunction FastDequantizer(QuantType type);
+
+}  // namespace warpline
