@@ -1,0 +1,176 @@
+#include "proto/grpc_server.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace warpline {
+namespace {
+
+constexpr char kUnixPrefix[] = "unix:";
+constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107 and a zero
+constexpr int kKeepaliveMs = 10000;
+constexpr int kKeepaliveTimeoutMs = 5000;
+constexpr int kConnectMs = 1000;
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+absl::StatusOr<HostPort> SplitHostPort(absl::string_view address) {
+  const absl::Status malformed = absl::InvalidArgumentError(absl::StrCat(
+      "address '", EscapeForLog(address), "' is neither unix:/path nor host:port nor [IPv6]:port"));
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return malformed;
+  absl::string_view host = address.substr(0, colon);
+  const absl::string_view port_text = address.substr(colon + 1);
+  if (host.front() == '[') {
+    if (host.back() != ']') return malformed;
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != absl::string_view::npos) {
+    return malformed;
+  }
+  int port = 0;
+  if (!absl::SimpleAtoi(port_text, &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("address '", EscapeForLog(address), "': port '",
+                                                   EscapeForLog(port_text),
+                                                   "' is no whole number from 0 to 65535"));
+  }
+  return HostPort{.host = std::string(host), .port = absl::StrCat(port)};
+}
+
+absl::Status CannotListen(absl::string_view address, absl::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot listen on ", EscapeForLog(address), ": ", why));
+}
+
+// Binds and listens for a moment, since gRPC says neither which address failed nor why.
+absl::Status ProbeTcp(const std::string& address) {
+  WL_ASSIGN_OR_RETURN(const HostPort parts, SplitHostPort(address));
+  addrinfo hints{.ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (const int code = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
+      code != 0) {
+    return CannotListen(address, absl::StrCat("host ", parts.host, ": ", gai_strerror(code)));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  int usable = 0;
+  int last_error = EADDRNOTAVAIL;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const UniqueFd fd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid()) {
+      last_error = errno;  // A machine without IPv6: the other addresses may do.
+      continue;
+    }
+    const int on = 1;
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd.get(), one->ai_addr, one->ai_addrlen) == 0 && listen(fd.get(), 1) == 0) {
+      ++usable;
+    } else if (errno == EADDRINUSE) {
+      return CannotListen(address, absl::StrCat("port ", parts.port, " is in use"));
+    } else {
+      last_error = errno;
+    }
+  }
+  if (usable > 0) return absl::OkStatus();
+  return CannotListen(address, absl::StrCat("port ", parts.port, ": ", strerror(last_error)));
+}
+
+// Removes a socket file that nobody listens on; anything else in the way is an error.
+absl::Status ClearUnixPath(const std::string& address, const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("address 'unix:' has no path");
+  if (path.size() > kMaxUnixPathBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("address ", EscapeForLog(address),
+                                                   ": the path has ", path.size(),
+                                                   " bytes, at most ", kMaxUnixPathBytes));
+  }
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : CannotListen(address, strerror(errno));
+  }
+  if (!S_ISSOCK(info.st_mode)) return CannotListen(address, "a file that is no socket lies there");
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return CannotListen(address, strerror(errno));
+  sockaddr_un peer{.sun_family = AF_UNIX};
+  memcpy(peer.sun_path, path.c_str(), path.size() + 1);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0 ||
+      errno != ECONNREFUSED) {
+    return CannotListen(address, "the socket is in use");
+  }
+  if (unlink(path.c_str()) != 0) return CannotListen(address, strerror(errno));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std::string& address) {
+  const bool is_unix = absl::StartsWith(address, kUnixPrefix);
+  const std::string path(absl::StripPrefix(address, kUnixPrefix));
+  WL_RETURN_IF_ERROR(is_unix ? ClearUnixPath(address, path) : ProbeTcp(address));
+
+  // Two servers must never share a port without a word.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Clients of OpenChannel ping; the defaults would answer with "too many pings".
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kKeepaliveMs / 2);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  ServerHandle handle;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &handle.port);
+  handle.server = builder.BuildAndStart();
+  // Zero when another process was faster since the probe.
+  if (handle.server == nullptr || handle.port == 0) return CannotListen(address, "it is in use");
+  if (is_unix) {
+    handle.port = 0;
+    // Whatever the umask: the owner may connect and nobody else.
+    if (chmod(path.c_str(), 0600) != 0) return CannotListen(address, strerror(errno));
+  }
+  return handle;
+}
+
+bool IsLocalAddress(absl::string_view address) {
+  if (absl::StartsWith(address, kUnixPrefix)) return true;
+  const absl::StatusOr<HostPort> parts = SplitHostPort(address);
+  if (!parts.ok()) return false;
+  if (parts->host == "localhost") return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, parts->host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, parts->host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxInternalMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxInternalMessageBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Its own connection: a broken one to the same address must not be handed on to the next epoch.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace warpline
