@@ -120,11 +120,27 @@ TEST(FlagsTest, RefusesBadConfigFilesWithTheLine) {
   EXPECT_EQ(ParseLine({"--config", "/no/such/file"}).exit, kExitUsage);
 }
 
+TEST(FlagsTest, SubcommandTakesCommonOptionsAndConfigKeys) {
+  const std::string path = testing::TempDir() + "/flags_sub.conf";
+  std::ofstream(path) << "workers = 3\n";
+  CLI::App app;
+  Flags flags(app, "warpline-test");
+  CLI::App* const command = app.add_subcommand("serve", "");
+  int workers = 1;
+  flags.Add(*command, "--workers", workers, "workers");
+  const char* const arguments[] = {"warpline-test", "serve", "--config", path.c_str(), "--log-level", "error"};
+  EXPECT_EQ(flags.Parse(6, arguments), std::nullopt);
+  EXPECT_EQ(workers, 3);
+  std::ofstream(path) << "no-such = 3\n";
+  EXPECT_EQ(flags.Parse(6, arguments), kExitUsage);
+  SetUpLog("warpline-test", LogLevel::kInfo);
+}
+
 TEST(FlagsTest, PrintConfigMasksSecrets) {
   const Parsed parsed = ParseLine({"--api-key", "hunter2", "-np", "4", "--print-config"});
   EXPECT_EQ(parsed.exit, kExitOk);
   EXPECT_THAT(parsed.error, HasSubstr("api-key=\"***\""));
-  EXPECT_THAT(parsed.error, HasSubstr("parallel=4"));
+  EXPECT_THAT(parsed.error, HasSubstr("parallel=\"4\""));
   EXPECT_THAT(parsed.error, testing::Not(HasSubstr("hunter2")));
 }
 

@@ -71,9 +71,12 @@ std::string EnvironmentName(absl::string_view long_name) {
   return name;
 }
 
-// CLI11 lets the file win over the environment; here a key whose environment name is set is not read from the file.
-class EnvironmentFirst : public CLI::ConfigTOML {
+// CLI11 lets the file win over the environment; here a key whose environment name is set is not read from the file. Keys
+// belong to the subcommand on the command line, where there is one.
+class ConfigReader : public CLI::ConfigTOML {
  public:
+  explicit ConfigReader(const CLI::App& app) : app_(app) {}
+
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
     items.erase(std::remove_if(items.begin(), items.end(),
@@ -81,40 +84,50 @@ class EnvironmentFirst : public CLI::ConfigTOML {
                                  return std::getenv(EnvironmentName(item.name).c_str()) != nullptr;
                                }),
                 items.end());
+    for (CLI::ConfigItem& item : items) {
+      for (const CLI::App* command : app_.get_subcommands()) {
+        if (item.parents.empty() && command->get_option_no_throw("--" + item.name) != nullptr) {
+          item.parents.push_back(command->get_name());
+        }
+      }
+    }
     return items;
   }
+
+ private:
+  const CLI::App& app_;
 };
 
 }  // namespace
 
 Flags::Flags(CLI::App& app, std::string program) : app_(app), program_(std::move(program)) {
   app_.name(program_);
+  app_.fallthrough();  // Inherited by subcommands: --config may stand behind them.
   app_.set_version_flag("--version", absl::StrCat(program_, " ", WARPLINE_VERSION));
   app_.set_config("--config", "", "Config file: lines key = value, key being an option's long name")
-      ->envname("WARPLINE_CONFIG");
-  app_.config_formatter(std::make_shared<EnvironmentFirst>());
+      ->envname("WARPLINE_CONFIG")
+      ->check([](const std::string& path) {
+        const std::string problem = ConfigFileProblem(path);
+        return problem.empty() ? "" : absl::StrCat("config file ", EscapeForLog(path), " ", problem);
+      });
+  app_.config_formatter(std::make_shared<ConfigReader>(app_));
   app_.allow_config_extras(CLI::config_extras_mode::error);
   app_.add_flag("--print-config", print_config_, "Print the effective configuration and exit")->configurable(false);
   Add(app_, "--log-level", log_level_, "Least level that is logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
 }
 
-CLI::Option* Flags::Finish(CLI::Option* option) {
-  const std::string long_name = option->get_lnames().empty() ? "" : option->get_lnames().front();
-  if (!long_name.empty()) option->envname(EnvironmentName(long_name));
-  return option;
+CLI::Option* Flags::Finish(CLI::App& command, CLI::Option* option) {
+  if (option->get_lnames().empty()) return option;  // A positional argument.
+  const std::string& long_name = option->get_lnames().front();
+  entries_.push_back({.command = &command, .option = option, .long_name = long_name});
+  return option->envname(EnvironmentName(long_name));
 }
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
-  for (int index = argc - 1; index > 0; --index) arguments.push_back(LongSpelling(argv[index]));  // CLI11 wants them reversed
+  for (int index = argc - 1; index > 0; --index) arguments.push_back(LongSpelling(argv[index]));  // Reversed, for CLI11.
   try {
-    if (CLI::Option* const config = app_.get_config_ptr(); config != nullptr) {
-      config->check([](const std::string& path) {
-        const std::string problem = ConfigFileProblem(path);
-        return problem.empty() ? "" : absl::StrCat("config file ", path, " ", problem);
-      });
-    }
     app_.parse(std::move(arguments));
     LogLevel level = LogLevel::kInfo;
     ParseLogLevel(log_level_, level);
@@ -132,17 +145,15 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
 }
 
 std::string Flags::EffectiveConfig() const {
-  std::vector<std::string> lines;
-  for (absl::string_view line : absl::StrSplit(app_.config_to_str(true, false), '\n')) {
-    std::string shown(line);
-    for (const std::string& secret : secrets_) {
-      if (absl::StartsWith(line, absl::StrCat(secret, "=")) && line != absl::StrCat(secret, "=\"\"")) {
-        shown = absl::StrCat(secret, "=\"***\"");
-      }
-    }
-    lines.push_back(shown);
+  std::string text;
+  for (const Entry& entry : entries_) {
+    if (entry.command != &app_ && !entry.command->parsed()) continue;
+    const std::string value = entry.option->count() > 0 ? absl::StrJoin(entry.option->results(), ",")
+                                                        : entry.option->get_default_str();
+    const bool masked = !value.empty() && std::count(secrets_.begin(), secrets_.end(), entry.long_name) > 0;
+    absl::StrAppend(&text, entry.long_name, "=\"", masked ? "***" : value, "\"\n");
   }
-  return absl::StrJoin(lines, "\n");
+  return text;
 }
 
 CLI::Validator IntegerRange(int64_t least, int64_t most) {

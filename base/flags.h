@@ -14,7 +14,8 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;      // options and config
 constexpr int kExitModelFile = 3;  // the model file is refused
 
-// Gives `app` the options every program has: --config FILE, --print-config, --version, and --log-level.
+// Gives `app` the options every program has: --config FILE, --print-config, --version, and --log-level. They may stand
+// behind a subcommand too, and the keys of a config file are those of the subcommand that is run.
 class Flags {
  public:
   Flags(CLI::App& app, std::string program);
@@ -23,10 +24,10 @@ class Flags {
   // WARPLINE_ and the long name in capitals.
   template <typename T>
   CLI::Option* Add(CLI::App& command, const std::string& names, T& value, const std::string& description) {
-    return Finish(command.add_option(names, value, description)->capture_default_str());
+    return Finish(command, command.add_option(names, value, description)->capture_default_str());
   }
   CLI::Option* AddFlag(CLI::App& command, const std::string& names, bool& value, const std::string& description) {
-    return Finish(command.add_flag(names, value, description));
+    return Finish(command, command.add_flag(names, value, description)->default_str("false"));
   }
   // Its value is masked by --print-config.
   void MarkSecret(const std::string& long_name) { secrets_.push_back(long_name); }
@@ -36,11 +37,18 @@ class Flags {
   std::optional<int> Parse(int argc, const char* const* argv);
 
  private:
-  static CLI::Option* Finish(CLI::Option* option);
+  struct Entry {
+    CLI::App* command;
+    CLI::Option* option;
+    std::string long_name;
+  };
+
+  CLI::Option* Finish(CLI::App& command, CLI::Option* option);
   std::string EffectiveConfig() const;
 
   CLI::App& app_;
   std::string program_;
+  std::vector<Entry> entries_;
   std::vector<std::string> secrets_;
   bool print_config_ = false;
   std::string log_level_ = "info";

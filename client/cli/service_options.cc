@@ -1,0 +1,81 @@
+#include "client/cli/service_options.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace warpline {
+namespace {
+
+constexpr int64_t kMaxContext = int64_t{1} << 24;
+
+void Append(std::vector<std::string>& arguments, const std::string& flag, const std::string& value) {
+  if (value.empty()) return;
+  arguments.push_back(flag);
+  arguments.push_back(value);
+}
+
+}  // namespace
+
+void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
+  flags.Add(command, "-m,--model", options.model, "GGUF file, or shard 1 of several")->required();
+  flags.Add(command, "--workers", options.workers, "Worker processes (stages)")->check(IntegerRange(1, 512));
+  flags.Add(command, "-t,--threads", options.threads, "Threads for all workers together, at least one each (0: all cores)")
+      ->check(IntegerRange(0, 4096));
+  flags.Add(command, "-c,--ctx-size", options.ctx_size,
+            "Longest sequence in tokens (llama.cpp's -c is the total over all slots); 0: the model's context length")
+      ->check(IntegerRange(0, kMaxContext));
+  flags.Add(command, "--parallel", options.parallel, "Most sequences running at once (-np)")->check(IntegerRange(1, 4096));
+  flags.Add(command, "--chunk", options.chunk, "Most rows of a prompt chunk")->check(IntegerRange(1, 1 << 20));
+  flags.Add(command, "--layer-split", options.layer_split,
+            "First layer of each later stage, such as 10,20; empty or auto: balanced by bytes");
+  flags.Add(command, "--kv-type", options.kv_type, "Type of cached keys and values (-ctk, -ctv)")
+      ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
+  flags.Add(command, "--edge", options.edge, "Hand-off between stages")->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  flags.Add(command, "--backend", options.backend, "Device of the workers")->check(CLI::IsMember({"cpu"}));
+  flags.Add(command, "--chat-template", options.chat_template, "Chat template: a built-in name (chatml) or a file");
+  flags.Add(command, "--alias", options.alias, "Model name shown to clients");
+  flags.AddFlag(command, "--verify", options.verify, "Hash the whole model file at start, not only parts of it");
+}
+
+void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
+  flags.Add(command, "--host", options.gateway_host, "Address of the REST gateway");
+  flags.Add(command, "--port", options.gateway_port, "Port of the REST gateway (0: any free one)")->check(IntegerRange(0, 65535));
+  flags.Add(command, "--grpc-host", options.grpc_host, "Address of the gRPC service");
+  flags.Add(command, "--grpc-port", options.grpc_port, "Port of the gRPC service (0: any free one, -1: none)")
+      ->check(IntegerRange(-1, 65535));
+  flags.Add(command, "--api-key", options.api_key, "Key that REST clients must send");
+  flags.MarkSecret("api-key");
+  flags.Add(command, "--cors-origin", options.cors_origin, "Origin that browsers may call from (empty: none)");
+  flags.AddFlag(command, "--strict-model", options.strict_model, "Refuse requests that name another model");
+  flags.Add(command, "--drain-seconds", options.drain_seconds, "How long running requests may go on after SIGTERM")
+      ->check(IntegerRange(0, 86400));
+}
+
+std::vector<std::string> ServeArguments(const ServiceOptions& options) {
+  std::vector<std::string> arguments = {"serve"};
+  Append(arguments, "--model", options.model);
+  Append(arguments, "--workers", absl::StrCat(options.workers));
+  Append(arguments, "--threads", absl::StrCat(options.threads));
+  Append(arguments, "--ctx-size", absl::StrCat(options.ctx_size));
+  Append(arguments, "--parallel", absl::StrCat(options.parallel));
+  Append(arguments, "--chunk", absl::StrCat(options.chunk));
+  Append(arguments, "--layer-split", options.layer_split);
+  Append(arguments, "--kv-type", options.kv_type);
+  Append(arguments, "--edge", options.edge);
+  Append(arguments, "--backend", options.backend);
+  Append(arguments, "--chat-template", options.chat_template);
+  Append(arguments, "--alias", options.alias);
+  if (options.verify) arguments.push_back("--verify");
+  Append(arguments, "--host", options.gateway_host);
+  Append(arguments, "--port", absl::StrCat(options.gateway_port));
+  if (options.no_gateway) arguments.push_back("--no-gateway");
+  Append(arguments, "--grpc-host", options.grpc_host);
+  arguments.push_back(absl::StrCat("--grpc-port=", options.grpc_port));
+  Append(arguments, "--api-key", options.api_key);
+  Append(arguments, "--cors-origin", options.cors_origin);
+  if (options.strict_model) arguments.push_back("--strict-model");
+  Append(arguments, "--drain-seconds", absl::StrCat(options.drain_seconds));
+  Append(arguments, "--socket-dir", options.socket_dir);
+  return arguments;
+}
+
+}  // namespace warpline

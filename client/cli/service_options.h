@@ -1,0 +1,47 @@
+// Options of a whole service on one machine, shared by every command that starts one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+
+namespace warpline {
+
+struct ServiceOptions {
+  std::string model;
+  int workers = 1;
+  int threads = 0;  // all workers together; 0: as many as this process may use
+  int64_t ctx_size = 0;  // longest sequence; 0: the file's context_length
+  int parallel = 8;
+  int chunk = 512;
+  std::string layer_split;
+  std::string kv_type = "f16";
+  std::string edge = "auto";
+  std::string backend = "cpu";
+  std::string chat_template;
+  std::string alias;
+  bool verify = false;
+  int drain_seconds = 30;
+  std::string gateway_host = "127.0.0.1";
+  int gateway_port = 8080;
+  bool no_gateway = false;
+  std::string grpc_host = "127.0.0.1";
+  int grpc_port = 50051;  // -1: only the private socket
+  std::string api_key;
+  std::string cors_origin;
+  bool strict_model = false;
+  std::string socket_dir;  // for the private sockets; empty: a new folder under the temporary one
+  int watch_fd = -1;
+};
+
+// What decides the computation: model, workers, split, cache.
+void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
+// What decides where the service listens.
+void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
+
+// The arguments of `warpline serve` that say the same as `options`.
+std::vector<std::string> ServeArguments(const ServiceOptions& options);
+
+}  // namespace warpline
