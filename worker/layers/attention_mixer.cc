@@ -1,0 +1,104 @@
+#include "worker/layers/attention_mixer.h"
+
+#include <cmath>
+
+#include "base/status.h"
+
+namespace warpline {
+
+absl::StatusOr<AttentionMixer> AttentionMixer::Load(WeightLoader& loader, const ModelSpec& spec,
+                                                    int layer, const KvPlan& kv, Backend& backend) {
+  AttentionMixer mixer;
+  mixer.n_head_ = spec.layers[layer].n_head;
+  mixer.n_head_kv_ = spec.layers[layer].n_head_kv;
+  mixer.head_dim_ = spec.head_dim;
+  mixer.eps_ = static_cast<float>(spec.rms_eps);
+  WL_RETURN_IF_ERROR(mixer.LoadProjections(loader, spec, layer));
+  if (spec.has_qk_norm) {
+    WL_ASSIGN_OR_RETURN(
+        mixer.q_gamma_,
+        loader.LoadVector(LayerTensorName(layer, "attn_q_norm.weight"), spec.head_dim));
+    WL_ASSIGN_OR_RETURN(
+        mixer.k_gamma_,
+        loader.LoadVector(LayerTensorName(layer, "attn_k_norm.weight"), spec.head_dim));
+  }
+  WL_ASSIGN_OR_RETURN(mixer.cache_, backend.CreateKvCache({.type = kv.type,
+                                                           .n_head_kv = mixer.n_head_kv_,
+                                                           .head_dim = mixer.head_dim_,
+                                                           .page_count = kv.page_count}));
+  return mixer;
+}
+
+absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSpec& spec,
+                                             int layer) {
+  const int64_t q_width = int64_t{n_head_} * head_dim_;
+  const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
+  const auto load = [&](const char* name, int64_t output_width) {
+    return loader.LoadMatrix(LayerTensorName(layer, name),
+                             {.input_width = spec.n_embd, .output_width = output_width},
+                             Bias::kIfPresent);
+  };
+  if (loader.Has(LayerTensorName(layer, "attn_qkv.weight"))) {
+    WL_ASSIGN_OR_RETURN(qkv_, load("attn_qkv", q_width + 2 * kv_width));
+  } else {
+    WL_ASSIGN_OR_RETURN(q_, load("attn_q", q_width));
+    WL_ASSIGN_OR_RETURN(k_, load("attn_k", kv_width));
+    WL_ASSIGN_OR_RETURN(v_, load("attn_v", kv_width));
+  }
+  const Bias output_bias =
+      spec.architecture == Architecture::kLlama ? Bias::kIfPresent : Bias::kNone;
+  WL_ASSIGN_OR_RETURN(
+      output_,
+      loader.LoadMatrix(LayerTensorName(layer, "attn_output"),
+                        {.input_width = q_width, .output_width = spec.n_embd}, output_bias));
+  return absl::OkStatus();
+}
+
+// A fused matrix writes the same columns as three separate ones: each output column is a sum of its
+// own.
+absl::Status AttentionMixer::Project(Backend& backend, const Tensor& in, const Tensor& qkv) const {
+  if (qkv_.weight != nullptr)
+    return backend.Linear({.matrix = qkv_.linear(), .in = in, .out = qkv});
+  const int64_t q_width = int64_t{n_head_} * head_dim_;
+  const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
+  WL_RETURN_IF_ERROR(
+      backend.Linear({.matrix = q_.linear(), .in = in, .out = Columns(qkv, 0, q_width)}));
+  WL_RETURN_IF_ERROR(
+      backend.Linear({.matrix = k_.linear(), .in = in, .out = Columns(qkv, q_width, kv_width)}));
+  return backend.Linear(
+      {.matrix = v_.linear(), .in = in, .out = Columns(qkv, q_width + kv_width, kv_width)});
+}
+
+absl::Status AttentionMixer::Run(Backend& backend, const RopeTable& rope,
+                                 const Workspace& workspace, const Tensor& in,
+                                 const Tensor& residual) const {
+  const int64_t q_width = int64_t{n_head_} * head_dim_;
+  const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
+  const Tensor qkv = PackedRows(workspace.qkv.get(), in.row_count, q_width + 2 * kv_width);
+  const Tensor heads = PackedRows(workspace.heads.get(), in.row_count, q_width);
+  const Tensor q = Columns(qkv, 0, q_width);
+  WL_RETURN_IF_ERROR(Project(backend, in, qkv));
+  WL_RETURN_IF_ERROR(backend.QkvRopeStore({.q = q,
+                                           .k = Columns(qkv, q_width, kv_width),
+                                           .v = Columns(qkv, q_width + kv_width, kv_width),
+                                           .n_head = n_head_,
+                                           .n_head_kv = n_head_kv_,
+                                           .head_dim = head_dim_,
+                                           .q_gamma = q_gamma_.get(),
+                                           .k_gamma = k_gamma_.get(),
+                                           .eps = eps_,
+                                           .rope = rope.args(),
+                                           .cache = cache_.get()}));
+  WL_RETURN_IF_ERROR(
+      backend.Attention({.q = q,
+                         .out = heads,
+                         .n_head = n_head_,
+                         .n_head_kv = n_head_kv_,
+                         .head_dim = head_dim_,
+                         .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim_))),
+                         .cache = cache_.get()}));
+  return backend.Linear(
+      {.matrix = output_.linear(), .in = heads, .out = residual, .accumulate = true});
+}
+
+}  // namespace warpline

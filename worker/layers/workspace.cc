@@ -1,0 +1,30 @@
+#include "worker/layers/workspace.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace warpline {
+
+absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange layers, int max_rows,
+                                            Backend& backend) {
+  int64_t heads_width = 0;
+  int64_t qkv_width = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    const LayerSpec& shape = spec.layers[layer];
+    const int64_t width = static_cast<int64_t>(shape.n_head) * spec.head_dim;
+    heads_width = std::max(heads_width, width);
+    qkv_width = std::max(qkv_width, width + int64_t{2} * shape.n_head_kv * spec.head_dim);
+  }
+  const auto allocate = [&](int64_t width) {
+    return backend.Allocate(max_rows * width * static_cast<int64_t>(sizeof(float)));
+  };
+  Workspace workspace;
+  WL_ASSIGN_OR_RETURN(workspace.residual, allocate(spec.n_embd));
+  WL_ASSIGN_OR_RETURN(workspace.normed, allocate(spec.n_embd));
+  WL_ASSIGN_OR_RETURN(workspace.qkv, allocate(qkv_width));
+  WL_ASSIGN_OR_RETURN(workspace.heads, allocate(heads_width));
+  return workspace;
+}
+
+}  // namespace warpline

@@ -1,0 +1,41 @@
+// Where a step's rows live while the layers of a stage work on them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "model/layer_range.h"
+#include "model/model_spec.h"
+
+namespace warpline {
+
+// One for a stage, shared by its layers, allocated at load for max_rows rows.
+struct Workspace {
+  std::unique_ptr<Buffer>
+      residual;  // [max_rows, n_embd]: what layers add to, and what leaves the stage
+  std::unique_ptr<Buffer> normed;  // [max_rows, n_embd]
+  std::unique_ptr<Buffer>
+      qkv;  // [max_rows, widest (n_head + 2 n_head_kv) * head_dim]: q, k, v side by side
+  std::unique_ptr<Buffer> heads;  // [max_rows, widest n_head * head_dim]
+
+  static absl::StatusOr<Workspace> Create(const ModelSpec& spec, LayerRange layers, int max_rows,
+                                          Backend& backend);
+};
+
+// `row_count` rows packed from the start of `buffer`.
+inline Tensor PackedRows(Buffer* buffer, int64_t row_count, int64_t width) {
+  return {.buffer = buffer, .row_count = row_count, .width = width, .stride = width};
+}
+
+// Columns [first, first + width) of `rows`.
+inline Tensor Columns(const Tensor& rows, int64_t first, int64_t width) {
+  return {.buffer = rows.buffer,
+          .row_count = rows.row_count,
+          .width = width,
+          .stride = rows.stride,
+          .first = rows.first + first};
+}
+
+}  // namespace warpline

@@ -1,0 +1,279 @@
+#include "worker/stage_model.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "worker/layers/pre_norm_layer.h"
+#include "worker/layers/workspace.h"
+#include "worker/rope.h"
+#include "worker/slots.h"
+#include "worker/stage_weights.h"
+
+namespace warpline {
+namespace {
+
+absl::Status CheckAtLeastOne(absl::string_view name, int64_t value) {
+  if (value >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("stage option ", name, " is ", value, ", expected at least 1"));
+}
+
+absl::Status CheckOptions(const StageModelOptions& options, const ModelSpec& spec) {
+  const LayerRange layers = options.layers;
+  if (layers.begin < 0 || layers.size() < 1 || layers.end > spec.n_layer) {
+    return absl::InvalidArgumentError(absl::StrCat("layer range [", layers.begin, ", ", layers.end,
+                                                   ") does not lie in a model of ", spec.n_layer,
+                                                   " layers"));
+  }
+  WL_RETURN_IF_ERROR(CheckAtLeastOne("slot_count", options.slot_count));
+  WL_RETURN_IF_ERROR(CheckAtLeastOne("page_count", options.page_count));
+  WL_RETURN_IF_ERROR(CheckAtLeastOne("max_context", options.max_context));
+  WL_RETURN_IF_ERROR(CheckAtLeastOne("max_rows", options.max_rows));
+  return CheckAtLeastOne("max_logit_rows", options.max_logit_rows);
+}
+
+// What the stage loads, as bytes of the file. A tied embedding counts once where a stage needs it
+// for both ends.
+int64_t BytesToLoad(const GgufFile& file, const ModelSpec& spec, LayerRange layers) {
+  const ModelBytes bytes = BytesOf(spec, file);
+  int64_t total = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) total += bytes.layers[layer];
+  const bool is_first = layers.begin == 0;
+  const bool is_last = layers.end == spec.n_layer;
+  if (is_first) total += bytes.embedding;
+  if (is_last) total += bytes.head;
+  if (is_first && is_last && spec.tied_embeddings) total -= bytes.embedding;
+  return total;
+}
+
+// Bytes of keys and values for one position and head.
+int64_t KvHeadBytes(KvType type, int head_dim) {
+  switch (type) {
+    case KvType::kF32:
+      return int64_t{8} * head_dim;
+    case KvType::kF16:
+      return int64_t{4} * head_dim;
+    case KvType::kQ8_0: {
+      const int group = head_dim % 32 == 0 ? 32 : head_dim % 16 == 0 ? 16 : 8;
+      return 2 * (head_dim + int64_t{2} * ((head_dim + group - 1) / group));
+    }
+  }
+  return 0;
+}
+
+class LoadedStage final : public StageModel {
+ public:
+  LoadedStage(const ModelSpec& spec, const StageModelOptions& options, Backend& backend)
+      : spec_(spec),
+        options_(options),
+        backend_(backend),
+        slots_({.slot_count = options.slot_count,
+                .page_count = options.page_count,
+                .max_context = options.max_context,
+                .max_rows = options.max_rows,
+                .n_vocab = spec.n_vocab}) {}
+
+  absl::Status LoadAll(const GgufFile& file, const std::function<void(double)>& progress);
+
+  bool is_first() const override { return options_.layers.begin == 0; }
+  bool is_last() const override { return options_.layers.end == spec_.n_layer; }
+  int64_t weight_bytes() const override { return weight_bytes_; }
+  int64_t cache_bytes() const override { return cache_bytes_; }
+
+  absl::Status ResetSlot(int kv_slot) override { return slots_.Reset(kv_slot); }
+  absl::Status ResetAllSlots() override {
+    slots_.ResetAll();
+    return absl::OkStatus();
+  }
+  absl::Status Forward(const Step& step, absl::Span<const float> in,
+                       absl::Span<float> out) override;
+  absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
+
+ private:
+  absl::Status LoadEnds(WeightLoader& loader);
+  absl::Status CheckStep(const Step& step, absl::Span<const float> in, absl::Span<float> out) const;
+  absl::Status RunLayers(const Tensor& residual, absl::Span<const float> in);
+  absl::Status RunHead(absl::Span<const int32_t> rows, absl::Span<float> out);
+  int64_t CacheBytes() const;
+
+  const ModelSpec spec_;
+  const StageModelOptions options_;
+  Backend& backend_;
+  SlotTable slots_;
+  RopeTable rope_;
+  Workspace workspace_;
+  std::vector<PreNormLayer> layers_;
+  Matrix embedding_;  // first stage; also the head of a last stage that is the first one and tied
+  std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage
+  Matrix head_;                           // last stage, unless embedding_ serves
+  std::unique_ptr<Buffer> logits_;        // [max_logit_rows, n_vocab], last stage
+  int64_t weight_bytes_ = 0;
+  int64_t cache_bytes_ = 0;
+  int row_count_ = 0;               // of the step that Forward ran last; 0 after a failure
+  std::vector<int32_t> token_ids_;  // of the step, row by row
+  std::vector<StepSequence> sequences_;
+};
+
+absl::Status LoadedStage::LoadAll(const GgufFile& file,
+                                  const std::function<void(double)>& progress) {
+  WL_ASSIGN_OR_RETURN(const std::vector<float> factors,
+                      FrequencyFactors(file, spec_.rope, options_.configured_context));
+  rope_ = ComputeRope(spec_.rope, factors);
+  WL_ASSIGN_OR_RETURN(workspace_,
+                      Workspace::Create(spec_, options_.layers, options_.max_rows, backend_));
+  WeightLoader loader(file, backend_, BytesToLoad(file, spec_, options_.layers), progress);
+  for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
+    WL_ASSIGN_OR_RETURN(PreNormLayer loaded, PreNormLayer::Load(loader, spec_, layer,
+                                                                {.type = options_.kv_type,
+                                                                 .page_count = options_.page_count},
+                                                                backend_));
+    layers_.push_back(std::move(loaded));
+  }
+  WL_RETURN_IF_ERROR(LoadEnds(loader));
+  weight_bytes_ = loader.loaded_bytes();
+  cache_bytes_ = CacheBytes();
+  token_ids_.reserve(options_.max_rows);
+  WL_RETURN_IF_ERROR(backend_.Reserve(options_.max_rows, options_.max_context));
+  if (progress) progress(1);
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
+  const MatrixShape shape{.input_width = spec_.n_embd, .output_width = spec_.n_vocab};
+  if (is_first()) {
+    WL_ASSIGN_OR_RETURN(embedding_, loader.LoadMatrix("token_embd", shape));
+  }
+  if (!is_last()) return absl::OkStatus();
+  WL_ASSIGN_OR_RETURN(output_gamma_, loader.LoadVector("output_norm.weight", spec_.n_embd));
+  if (!spec_.tied_embeddings) {
+    const Bias bias = spec_.architecture == Architecture::kQwen2 ? Bias::kIfPresent : Bias::kNone;
+    WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("output", shape, bias));
+  } else if (!is_first()) {
+    WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("token_embd", shape));
+  }
+  const int64_t logit_count = int64_t{options_.max_logit_rows} * spec_.n_vocab;
+  WL_ASSIGN_OR_RETURN(logits_,
+                      backend_.Allocate(logit_count * static_cast<int64_t>(sizeof(float))));
+  return absl::OkStatus();
+}
+
+int64_t LoadedStage::CacheBytes() const {
+  int64_t bytes = 0;
+  for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
+    bytes += options_.page_count * kPageTokens * spec_.layers[layer].n_head_kv *
+             KvHeadBytes(options_.kv_type, spec_.head_dim);
+  }
+  return bytes;
+}
+
+absl::Status LoadedStage::CheckStep(const Step& step, absl::Span<const float> in,
+                                    absl::Span<float> out) const {
+  WL_RETURN_IF_ERROR(slots_.Check(step));
+  const size_t value_count = static_cast<size_t>(step.RowCount()) * spec_.n_embd;
+  const size_t in_count = is_first() ? 0 : value_count;
+  const size_t out_count = is_last() ? 0 : value_count;
+  if (in.size() != in_count) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step.step_id, ": ", in.size(),
+                                                   " values come in, expected ", in_count));
+  }
+  if (out.size() != out_count) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step.step_id, ": room for ", out.size(),
+                                                   " values, expected ", out_count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
+                                  absl::Span<float> out) {
+  row_count_ = 0;
+  WL_RETURN_IF_ERROR(CheckStep(step, in, out));
+  slots_.Advance(step, sequences_);
+  token_ids_.clear();
+  for (const StepEntry& entry : step.entries) {
+    token_ids_.insert(token_ids_.end(), entry.token_ids.begin(), entry.token_ids.end());
+  }
+  const int row_count = static_cast<int>(token_ids_.size());
+  const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.n_embd);
+  WL_RETURN_IF_ERROR(
+      backend_.BeginStep({.kind = step.kind, .token_ids = token_ids_, .sequences = sequences_}));
+  const absl::Status ran = RunLayers(residual, in);
+  const absl::Status ended = backend_.EndStep();
+  WL_RETURN_IF_ERROR(ran);
+  WL_RETURN_IF_ERROR(ended);
+  if (!is_last()) {
+    const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(out.data()),
+                                    out.size() * sizeof(float));
+    WL_RETURN_IF_ERROR(backend_.Download(*workspace_.residual, 0, bytes));
+  }
+  row_count_ = row_count;
+  return absl::OkStatus();
+}
+
+// Runs between BeginStep and EndStep.
+absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const float> in) {
+  if (is_first()) {
+    WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(), .out = residual}));
+  } else {
+    const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(in.data()),
+                                          in.size() * sizeof(float));
+    WL_RETURN_IF_ERROR(backend_.Upload(bytes, *workspace_.residual, 0));
+  }
+  for (const PreNormLayer& layer : layers_) {
+    WL_RETURN_IF_ERROR(layer.Run(backend_, rope_, workspace_, residual));
+  }
+  if (!is_last()) return absl::OkStatus();
+  return backend_.NormConvert(
+      {.in = residual,
+       .gamma = output_gamma_.get(),
+       .eps = static_cast<float>(spec_.rms_eps),
+       .out = PackedRows(workspace_.normed.get(), residual.row_count, spec_.n_embd)});
+}
+
+absl::Status LoadedStage::Logits(absl::Span<const int32_t> rows, absl::Span<float> out) {
+  if (!is_last()) return absl::InvalidArgumentError("logits asked of a stage that is not the last");
+  if (rows.size() > static_cast<size_t>(options_.max_logit_rows)) {
+    return absl::InvalidArgumentError(absl::StrCat("logits of ", rows.size(),
+                                                   " rows asked, more than max_logit_rows ",
+                                                   options_.max_logit_rows));
+  }
+  for (const int32_t row : rows) {
+    if (row < 0 || row >= row_count_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("logits of row ", row, " asked, the last step has ", row_count_, " rows"));
+    }
+  }
+  if (out.size() != rows.size() * spec_.n_vocab) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("room for ", out.size(), " logits, expected ", rows.size() * spec_.n_vocab));
+  }
+  if (rows.empty()) return absl::OkStatus();
+  return RunHead(rows, out);
+}
+
+absl::Status LoadedStage::RunHead(absl::Span<const int32_t> rows, absl::Span<float> out) {
+  const Matrix& matrix = head_.weight != nullptr ? head_ : embedding_;
+  WL_RETURN_IF_ERROR(backend_.Head(
+      {.matrix = matrix.linear(),
+       .in = PackedRows(workspace_.normed.get(), row_count_, spec_.n_embd),
+       .rows = rows,
+       .out = PackedRows(logits_.get(), static_cast<int64_t>(rows.size()), spec_.n_vocab)}));
+  const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(out.data()),
+                                  out.size() * sizeof(float));
+  return backend_.Download(*logits_, 0, bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StageModel>> StageModel::Load(
+    const GgufFile& file, const ModelSpec& spec, const StageModelOptions& options, Backend& backend,
+    const std::function<void(double)>& progress) {
+  WL_RETURN_IF_ERROR(CheckOptions(options, spec));
+  auto stage = std::make_unique<LoadedStage>(spec, options, backend);
+  WL_RETURN_IF_ERROR(stage->LoadAll(file, progress));
+  return stage;
+}
+
+}  // namespace warpline

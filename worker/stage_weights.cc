@@ -1,0 +1,96 @@
+#include "worker/stage_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "kernels/quant_decode.h"
+
+namespace warpline {
+namespace {
+
+absl::StatusOr<const GgufTensor*> FindShaped(const GgufFile& file, absl::string_view name,
+                                             const MatrixShape& shape) {
+  const GgufTensor* tensor = file.FindTensor(name);
+  if (tensor == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name, " is missing"));
+  }
+  if (tensor->dims[0] != shape.input_width || tensor->dims[1] != shape.output_width ||
+      tensor->dims[2] != shape.expert_count || tensor->dims[3] != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file.path(), ": tensor ", name, " has shape {", tensor->dims[0], ", ", tensor->dims[1],
+        ", ", tensor->dims[2], ", ", tensor->dims[3], "}, expected {", shape.input_width, ", ",
+        shape.output_width, ", ", shape.expert_count, ", 1}"));
+  }
+  if (!InfoOf(tensor->type).is_weight) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name, " has type ",
+                                                   InfoOf(tensor->type).name,
+                                                   ", which is no weight"));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<float>> ReadVector(const GgufFile& file, absl::string_view name,
+                                              int64_t value_count) {
+  WL_ASSIGN_OR_RETURN(const GgufTensor* tensor,
+                      FindShaped(file, name, {.input_width = value_count}));
+  std::vector<float> values(value_count);
+  DequantizeRow(tensor->type, file.Data(*tensor).data(), value_count, values.data());
+  return values;
+}
+
+WeightLoader::WeightLoader(const GgufFile& file, Backend& backend, int64_t total_bytes,
+                           std::function<void(double)> progress)
+    : file_(file), backend_(backend), total_bytes_(total_bytes), progress_(std::move(progress)) {}
+
+absl::StatusOr<Matrix> WeightLoader::LoadMatrix(absl::string_view name, const MatrixShape& shape,
+                                                Bias bias) {
+  const std::string weight_name = absl::StrCat(name, ".weight");
+  WL_ASSIGN_OR_RETURN(const GgufTensor* tensor, FindShaped(file_, weight_name, shape));
+  std::vector<float> scales;
+  const std::string scale_name = absl::StrCat(name, ".scale");
+  if (const GgufTensor* scale = file_.FindTensor(scale_name); scale != nullptr) {
+    const int64_t scale_count = scale->dims[0] == 1 ? 1 : shape.expert_count;
+    WL_ASSIGN_OR_RETURN(scales, ReadVector(file_, scale_name, scale_count));
+    CountIn(*scale);
+  }
+  Matrix matrix;
+  WL_ASSIGN_OR_RETURN(matrix.weight, backend_.LoadWeight({.type = tensor->type,
+                                                          .input_width = shape.input_width,
+                                                          .output_width = shape.output_width,
+                                                          .expert_count = shape.expert_count,
+                                                          .data = file_.Data(*tensor),
+                                                          .scales = scales}));
+  CountIn(*tensor);
+  const std::string bias_name = absl::StrCat(name, ".bias");
+  if (bias == Bias::kIfPresent && Has(bias_name)) {
+    WL_ASSIGN_OR_RETURN(matrix.bias, LoadVector(bias_name, shape.output_width));
+  }
+  return matrix;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::LoadVector(absl::string_view tensor_name,
+                                                                 int64_t value_count) {
+  WL_ASSIGN_OR_RETURN(const std::vector<float> values, ReadVector(file_, tensor_name, value_count));
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(values.data()),
+                                        values.size() * sizeof(float));
+  WL_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
+                      backend_.Allocate(static_cast<int64_t>(bytes.size())));
+  WL_RETURN_IF_ERROR(backend_.Upload(bytes, *buffer, 0));
+  CountIn(*file_.FindTensor(tensor_name));
+  return buffer;
+}
+
+void WeightLoader::CountIn(const GgufTensor& tensor) {
+  file_.Release(tensor);
+  loaded_bytes_ += static_cast<int64_t>(tensor.byte_count);
+  if (progress_ && total_bytes_ > 0) {
+    progress_(
+        std::min(1.0, static_cast<double>(loaded_bytes_) / static_cast<double>(total_bytes_)));
+  }
+}
+
+}  // namespace warpline

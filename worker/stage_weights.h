@@ -1,0 +1,69 @@
+// Reads tensors of a model file into a back end: matrices with their scale and bias companions, and
+// plain vectors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/backend.h"
+#include "model/gguf.h"
+
+namespace warpline {
+
+// A loaded matrix, or the matrices of all experts, with what belongs to it.
+struct Matrix {
+  std::unique_ptr<Weight> weight;
+  std::unique_ptr<Buffer> bias;  // null: none
+
+  // Borrows: lives as long as this matrix.
+  LinearWeight linear() const { return {.weight = weight.get(), .bias = bias.get()}; }
+};
+
+struct MatrixShape {
+  int64_t input_width = 0;
+  int64_t output_width = 1;
+  int64_t expert_count = 1;
+};
+
+enum class Bias { kNone, kIfPresent };
+
+// The values of a tensor {value_count} in any floating-point type. InvalidArgument when it is
+// absent or has another shape.
+absl::StatusOr<std::vector<float>> ReadVector(const GgufFile& file, absl::string_view name,
+                                              int64_t value_count);
+
+// Loads one stage's tensors one after another and reports how far it got. The file's pages are
+// given back to the kernel as soon as a tensor is copied, so a model is never in memory twice.
+class WeightLoader {
+ public:
+  // `total_bytes`: what the stage will load, for `progress` (called with 0..1; may be empty).
+  WeightLoader(const GgufFile& file, Backend& backend, int64_t total_bytes,
+               std::function<void(double)> progress);
+
+  bool Has(absl::string_view tensor_name) const { return file_.FindTensor(tensor_name) != nullptr; }
+  // The matrix `name`.weight, with `name`.scale where the file has one. InvalidArgument when the
+  // tensor is absent or has another shape.
+  absl::StatusOr<Matrix> LoadMatrix(absl::string_view name, const MatrixShape& shape,
+                                    Bias bias = Bias::kNone);
+  // The vector `tensor_name` (full name) as f32 values.
+  absl::StatusOr<std::unique_ptr<Buffer>> LoadVector(absl::string_view tensor_name,
+                                                     int64_t value_count);
+
+  int64_t loaded_bytes() const { return loaded_bytes_; }  // as in the file
+
+ private:
+  void CountIn(const GgufTensor& tensor);
+
+  const GgufFile& file_;
+  Backend& backend_;
+  const int64_t total_bytes_;
+  const std::function<void(double)> progress_;
+  int64_t loaded_bytes_ = 0;
+};
+
+}  // namespace warpline
