@@ -1,4 +1,5 @@
-// What a model is: its architecture and dimensions from GGUF metadata, checked, and the tensors that each layer needs.
+// What a model is: its architecture and dimensions from GGUF metadata, checked, and the tensors
+// that each layer needs.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ enum class Architecture { kLlama, kQwen2, kQwen3, kQwen2Moe, kQwen3Moe };
 enum class RopeStyle { kNone, kNorm, kNeox };  // pairs (2i, 2i+1) or (i, i + n_rot/2)
 enum class RopeScaling { kNone, kLinear, kYarn, kLongRope };
 
-// families.md section 2. `freq_factors` live in tensors (rope_freqs.weight, rope_factors_long/short.weight).
+// families.md section 2. `freq_factors` live in tensors (rope_freqs.weight,
+// rope_factors_long/short.weight).
 struct RopeSpec {
   RopeStyle style = RopeStyle::kNorm;
   RopeScaling scaling = RopeScaling::kNone;
@@ -63,9 +65,12 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;  // [n_layer]
   bool tied_embeddings = false;   // no output.weight: the head uses token_embd
   bool has_qk_norm = false;
+  std::vector<std::string>
+      warnings;  // things worth one log line each, such as tensors that are not used
 
-  // Reads and checks everything, the shape and type of every tensor included. Errors are InvalidArgument naming key or
-  // tensor and both values; an unknown architecture lists the known ones.
+  // Reads and checks everything, the shape and type of every tensor included. Errors are
+  // InvalidArgument naming key or tensor and both values; an unknown architecture lists the known
+  // ones.
   static absl::StatusOr<ModelSpec> FromGguf(const GgufFile& file);
 };
 
@@ -73,7 +78,8 @@ struct ModelSpec {
 struct ModelBytes {
   std::vector<int64_t> layers;  // [n_layer]
   int64_t embedding = 0;        // token_embd, needed by the first stage
-  int64_t head = 0;             // output_norm and output (or token_embd again when tied), needed by the last stage
+  int64_t head =
+      0;  // output_norm and output (or token_embd again when tied), needed by the last stage
 };
 ModelBytes BytesOf(const ModelSpec& spec, const GgufFile& file);
 
