@@ -32,8 +32,4 @@ void DequantizeRow(QuantType type, const uint8_t* blocks, int64_t value_count, f
   decode(blocks, value_count, out);
 }
 
-DequantizeFunction FastDequantizer(QuantType type, InstructionSet) {
-  return VisitWeightType(type, ScalarDecoder());
-}
-
 }  // namespace warpline
