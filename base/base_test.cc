@@ -106,10 +106,11 @@ TEST(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
 
 TEST(FlagsTest, RefusesBadConfigFilesWithTheLine) {
   const std::string path = testing::TempDir() + "/flags_bad.conf";
-  const std::pair<const char*, const char*> cases[] = {
-      {"parallel = 5\nno-such = 1\n", "no-such"}, {"parallel = 5\nparallel = 6\n", "line 2"},
-      {"\xEF\xBB\xBFparallel = 5\n", "line 1"},   {"parallel = five\n", "parallel"},
-      {"parallel 5\n", "line 1"}};
+  const std::pair<const char*, const char*> cases[] = {{"parallel = 5\nno-such = 1\n", "no-such"},
+                                                       {"parallel = 5\nparallel = 6\n", "line 2"},
+                                                       {"\xEF\xBB\xBFparallel = 5\n", "line 1"},
+                                                       {"parallel = five\n", "parallel"},
+                                                       {"parallel 5\n", "line 1"}};
   for (const auto& [text, expected] : cases) {
     std::ofstream(path) << text;
     const Parsed parsed = ParseLine({"--config", path.c_str()});
@@ -128,7 +129,8 @@ TEST(FlagsTest, SubcommandTakesCommonOptionsAndConfigKeys) {
   CLI::App* const command = app.add_subcommand("serve", "");
   int workers = 1;
   flags.Add(*command, "--workers", workers, "workers");
-  const char* const arguments[] = {"warpline-test", "serve", "--config", path.c_str(), "--log-level", "error"};
+  const char* const arguments[] = {"warpline-test", "serve",       "--config",
+                                   path.c_str(),    "--log-level", "error"};
   EXPECT_EQ(flags.Parse(6, arguments), std::nullopt);
   EXPECT_EQ(workers, 3);
   std::ofstream(path) << "no-such = 3\n";

@@ -29,7 +29,8 @@ ErrorDetail DetailOf(const absl::Status& status) {
   return {.code = PayloadText(status, kCodeUrl), .param = PayloadText(status, kParamUrl)};
 }
 
-absl::Status InvalidField(absl::string_view param, absl::string_view message, absl::string_view code) {
+absl::Status InvalidField(absl::string_view param, absl::string_view message,
+                          absl::string_view code) {
   return WithDetail(absl::InvalidArgumentError(absl::StrCat(param, ": ", message)),
                     {.code = std::string(code), .param = std::string(param)});
 }

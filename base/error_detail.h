@@ -8,8 +8,8 @@
 
 namespace warpline {
 
-// Travels as a payload of absl::Status and as the binary details of a gRPC status; the gateway prints it as `code` and
-// `param` of the OpenAI error object.
+// Travels as a payload of absl::Status and as the binary details of a gRPC status; the gateway
+// prints it as `code` and `param` of the OpenAI error object.
 struct ErrorDetail {
   std::string code;   // such as "context_length_exceeded"; empty: derived from the status code
   std::string param;  // such as "messages[2].content"; empty: none

@@ -36,11 +36,13 @@ std::string LongSpelling(const std::string& argument) {
 
 // What is wrong with a config file before its keys are looked at; empty when nothing is.
 std::string ConfigFileProblem(const std::string& path) {
-  struct stat info{};
+  struct stat info {};
   if (stat(path.c_str(), &info) != 0) return "cannot be read";
   if (!S_ISREG(info.st_mode)) return "is no regular file";
-  if (info.st_size > kMaxConfigBytes) return absl::StrCat("has ", info.st_size, " bytes, at most ", kMaxConfigBytes);
-  if ((info.st_mode & S_IWOTH) != 0) LogWarning("config file ", path, " may be written by everybody");
+  if (info.st_size > kMaxConfigBytes)
+    return absl::StrCat("has ", info.st_size, " bytes, at most ", kMaxConfigBytes);
+  if ((info.st_mode & S_IWOTH) != 0)
+    LogWarning("config file ", path, " may be written by everybody");
   std::ifstream file(path, std::ios::binary);
   if (!file) return "cannot be read";
   std::stringstream text;
@@ -49,14 +51,17 @@ std::string ConfigFileProblem(const std::string& path) {
   int line_number = 0;
   for (absl::string_view line : absl::StrSplit(text.str(), '\n')) {
     ++line_number;
-    if (line_number == 1 && absl::StartsWith(line, "\xEF\xBB\xBF")) return "line 1: begins with a byte order mark";
+    if (line_number == 1 && absl::StartsWith(line, "\xEF\xBB\xBF"))
+      return "line 1: begins with a byte order mark";
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line[0] == '#' || line[0] == ';' || line[0] == '[') continue;
     const size_t equals = line.find('=');
-    if (equals == absl::string_view::npos) return absl::StrCat("line ", line_number, ": expected key = value");
+    if (equals == absl::string_view::npos)
+      return absl::StrCat("line ", line_number, ": expected key = value");
     const std::string key(absl::StripAsciiWhitespace(line.substr(0, equals)));
     for (const std::string& earlier : seen) {
-      if (earlier == key) return absl::StrCat("line ", line_number, ": key ", key, " stands there twice");
+      if (earlier == key)
+        return absl::StrCat("line ", line_number, ": key ", key, " stands there twice");
     }
     seen.push_back(key);
   }
@@ -71,8 +76,8 @@ std::string EnvironmentName(absl::string_view long_name) {
   return name;
 }
 
-// CLI11 lets the file win over the environment; here a key whose environment name is set is not read from the file. Keys
-// belong to the subcommand on the command line, where there is one.
+// CLI11 lets the file win over the environment; here a key whose environment name is set is not
+// read from the file. Keys belong to the subcommand on the command line, where there is one.
 class ConfigReader : public CLI::ConfigTOML {
  public:
   explicit ConfigReader(const CLI::App& app) : app_(app) {}
@@ -108,11 +113,13 @@ Flags::Flags(CLI::App& app, std::string program) : app_(app), program_(std::move
       ->envname("WARPLINE_CONFIG")
       ->check([](const std::string& path) {
         const std::string problem = ConfigFileProblem(path);
-        return problem.empty() ? "" : absl::StrCat("config file ", EscapeForLog(path), " ", problem);
+        return problem.empty() ? ""
+                               : absl::StrCat("config file ", EscapeForLog(path), " ", problem);
       });
   app_.config_formatter(std::make_shared<ConfigReader>(app_));
   app_.allow_config_extras(CLI::config_extras_mode::error);
-  app_.add_flag("--print-config", print_config_, "Print the effective configuration and exit")->configurable(false);
+  app_.add_flag("--print-config", print_config_, "Print the effective configuration and exit")
+      ->configurable(false);
   Add(app_, "--log-level", log_level_, "Least level that is logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
 }
@@ -126,7 +133,8 @@ CLI::Option* Flags::Finish(CLI::App& command, CLI::Option* option) {
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
-  for (int index = argc - 1; index > 0; --index) arguments.push_back(LongSpelling(argv[index]));  // Reversed, for CLI11.
+  for (int index = argc - 1; index > 0; --index)
+    arguments.push_back(LongSpelling(argv[index]));  // Reversed, for CLI11.
   try {
     app_.parse(std::move(arguments));
     LogLevel level = LogLevel::kInfo;
@@ -148,9 +156,11 @@ std::string Flags::EffectiveConfig() const {
   std::string text;
   for (const Entry& entry : entries_) {
     if (entry.command != &app_ && !entry.command->parsed()) continue;
-    const std::string value = entry.option->count() > 0 ? absl::StrJoin(entry.option->results(), ",")
-                                                        : entry.option->get_default_str();
-    const bool masked = !value.empty() && std::count(secrets_.begin(), secrets_.end(), entry.long_name) > 0;
+    const std::string value = entry.option->count() > 0
+                                  ? absl::StrJoin(entry.option->results(), ",")
+                                  : entry.option->get_default_str();
+    const bool masked =
+        !value.empty() && std::count(secrets_.begin(), secrets_.end(), entry.long_name) > 0;
     absl::StrAppend(&text, entry.long_name, "=\"", masked ? "***" : value, "\"\n");
   }
   return text;
@@ -161,7 +171,8 @@ CLI::Validator IntegerRange(int64_t least, int64_t most) {
       [least, most](std::string& text) {
         int64_t value = 0;
         if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return std::string();
-        return absl::StrCat("'", EscapeForLog(text), "' is no whole number from ", least, " to ", most);
+        return absl::StrCat("'", EscapeForLog(text), "' is no whole number from ", least, " to ",
+                            most);
       },
       absl::StrCat("INT in [", least, " - ", most, "]"));
 }

@@ -1,5 +1,6 @@
-// Command line of a program: each option is defined once and has a flag, a WARPLINE_* environment name and a key in the
-// config file; flag > environment > file > default. An unknown flag or key is an error (exit code 2).
+// Command line of a program: each option is defined once and has a flag, a WARPLINE_* environment
+// name and a key in the config file; flag > environment > file > default. An unknown flag or key is
+// an error (exit code 2).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,26 +15,29 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;      // options and config
 constexpr int kExitModelFile = 3;  // the model file is refused
 
-// Gives `app` the options every program has: --config FILE, --print-config, --version, and --log-level. They may stand
-// behind a subcommand too, and the keys of a config file are those of the subcommand that is run.
+// Gives `app` the options every program has: --config FILE, --print-config, --version, and
+// --log-level. They may stand behind a subcommand too, and the keys of a config file are those of
+// the subcommand that is run.
 class Flags {
  public:
   Flags(CLI::App& app, std::string program);
 
-  // Adds an option to `command` (the app or a subcommand): names as in CLI11 ("-c,--ctx-size"). Its environment name is
-  // WARPLINE_ and the long name in capitals.
+  // Adds an option to `command` (the app or a subcommand): names as in CLI11 ("-c,--ctx-size"). Its
+  // environment name is WARPLINE_ and the long name in capitals.
   template <typename T>
-  CLI::Option* Add(CLI::App& command, const std::string& names, T& value, const std::string& description) {
+  CLI::Option* Add(CLI::App& command, const std::string& names, T& value,
+                   const std::string& description) {
     return Finish(command, command.add_option(names, value, description)->capture_default_str());
   }
-  CLI::Option* AddFlag(CLI::App& command, const std::string& names, bool& value, const std::string& description) {
+  CLI::Option* AddFlag(CLI::App& command, const std::string& names, bool& value,
+                       const std::string& description) {
     return Finish(command, command.add_flag(names, value, description)->default_str("false"));
   }
   // Its value is masked by --print-config.
   void MarkSecret(const std::string& long_name) { secrets_.push_back(long_name); }
 
-  // Parses (after rewriting -np and -ctk/-ctv, which CLI11 cannot take). A value: the program shall exit with it, its
-  // message has been printed. Sets up the log.
+  // Parses (after rewriting -np and -ctk/-ctv, which CLI11 cannot take). A value: the program shall
+  // exit with it, its message has been printed. Sets up the log.
   std::optional<int> Parse(int argc, const char* const* argv);
 
  private:

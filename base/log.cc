@@ -20,7 +20,8 @@ struct LogState {
 };
 
 LogState& State() {
-  static LogState* const state = new LogState;  // Lives for ever: threads may log while the process exits.
+  static LogState* const state =
+      new LogState;  // Lives for ever: threads may log while the process exits.
   return *state;
 }
 
@@ -29,8 +30,8 @@ std::string Timestamp() {
   clock_gettime(CLOCK_REALTIME, &now);
   tm parts{};
   gmtime_r(&now.tv_sec, &parts);
-  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900, parts.tm_mon + 1,
-                         parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900,
+                         parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
                          static_cast<int>(now.tv_nsec / 1000000));
 }
 
@@ -38,8 +39,11 @@ std::string Timestamp() {
 size_t Utf8Length(absl::string_view bytes) {
   const auto byte = [&bytes](size_t index) { return static_cast<unsigned char>(bytes[index]); };
   const unsigned char lead = byte(0);
-  const size_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3
-                        : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+  const size_t length = lead < 0x80                   ? 1
+                        : lead >= 0xC2 && lead < 0xE0 ? 2
+                        : lead >= 0xE0 && lead < 0xF0 ? 3
+                        : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                      : 0;
   if (length == 0 || length > bytes.size()) return 0;
   for (size_t index = 1; index < length; ++index) {
     if ((byte(index) & 0xC0) != 0x80) return 0;
@@ -66,8 +70,9 @@ bool LogEnabled(LogLevel level) { return level >= State().level; }
 
 void WriteLog(LogLevel level, absl::string_view message) {
   constexpr char kLetters[] = "DIWE";
-  std::string line = absl::StrCat(Timestamp(), " ", std::string(1, kLetters[static_cast<int>(level)]), " ",
-                                  State().program, " ", EscapeForLog(message));
+  std::string line =
+      absl::StrCat(Timestamp(), " ", std::string(1, kLetters[static_cast<int>(level)]), " ",
+                   State().program, " ", EscapeForLog(message));
   line.resize(std::min<size_t>(line.size(), PIPE_BUF - 1));
   line.push_back('\n');
   // A pipe that reports room takes PIPE_BUF bytes whole and at once.

@@ -1,4 +1,5 @@
-// Log lines on stderr: one event a line, `key=value` pairs, never blocking (a full pipe drops lines and counts them).
+// Log lines on stderr: one event a line, `key=value` pairs, never blocking (a full pipe drops lines
+// and counts them).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ void SetUpLog(absl::string_view program, LogLevel level);
 // Accepts debug, info, warning, error.
 bool ParseLogLevel(absl::string_view text, LogLevel& level);
 bool LogEnabled(LogLevel level);
-// Writes one line: time, level, program, message. Control characters are escaped, so a message cannot forge lines.
+// Writes one line: time, level, program, message. Control characters are escaped, so a message
+// cannot forge lines.
 void WriteLog(LogLevel level, absl::string_view message);
 // Lines that did not fit into a blocked stderr.
 uint64_t DroppedLogLines();

@@ -1,4 +1,5 @@
-// std::mutex and std::condition_variable with clang's thread annotations (absl::Mutex hides from the thread sanitizer).
+// std::mutex and std::condition_variable with clang's thread annotations (absl::Mutex hides from
+// the thread sanitizer).
 #pragma once
 
 #include <chrono>
@@ -21,7 +22,9 @@ class ABSL_LOCKABLE Mutex {
 
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex.Lock(); }
+  explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
+    mutex.Lock();
+  }
   ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -4,10 +4,10 @@
 #include <pthread.h>
 #include <systemd/sd-daemon.h>
 
+#include <sys/signalfd.h>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <sys/signalfd.h>
 #include <thread>
 
 #include "base/log.h"
@@ -55,7 +55,8 @@ StopReason WaitForStop(int watch_fd) {
 void ExitOnSecondSignal(int grace_seconds) {
   std::thread([grace_seconds] {
     const bool signalled = WaitForSignal(-1, grace_seconds * 1000);
-    LogWarning(signalled ? "second signal, exiting at once" : "stopping took too long, exiting at once");
+    LogWarning(signalled ? "second signal, exiting at once"
+                         : "stopping took too long, exiting at once");
     std::_Exit(1);
   }).detach();
 }

@@ -1,4 +1,5 @@
-// A process among its supervisors: signals as a descriptor, the pipe that tells of the parent's death, sd_notify.
+// A process among its supervisors: signals as a descriptor, the pipe that tells of the parent's
+// death, sd_notify.
 #pragma once
 
 #include <string>
@@ -8,18 +9,21 @@
 
 namespace warpline {
 
-// Blocks SIGTERM and SIGINT for all threads and ignores SIGPIPE. Call first in main, before any thread starts.
+// Blocks SIGTERM and SIGINT for all threads and ignores SIGPIPE. Call first in main, before any
+// thread starts.
 void BlockSignals();
 
 enum class StopReason { kSignal, kParentGone };
 
-// Waits until SIGTERM or SIGINT arrives, or until the other end of `watch_fd` (an inherited pipe; -1: none) is closed.
+// Waits until SIGTERM or SIGINT arrives, or until the other end of `watch_fd` (an inherited pipe;
+// -1: none) is closed.
 StopReason WaitForStop(int watch_fd);
-// From now on a second SIGTERM or SIGINT ends the process at once with code 1; so does `grace_seconds` running out.
+// From now on a second SIGTERM or SIGINT ends the process at once with code 1; so does
+// `grace_seconds` running out.
 void ExitOnSecondSignal(int grace_seconds);
 
-// Tells the supervisor, systemd or `warpline serve`, over NOTIFY_SOCKET; without one does nothing. `state` is as for
-// sd_notify: "READY=1", "STATUS=loading 40 %", "EXTEND_TIMEOUT_USEC=...".
+// Tells the supervisor, systemd or `warpline serve`, over NOTIFY_SOCKET; without one does nothing.
+// `state` is as for sd_notify: "READY=1", "STATUS=loading 40 %", "EXTEND_TIMEOUT_USEC=...".
 void NotifySupervisor(absl::string_view state);
 
 }  // namespace warpline

@@ -1,4 +1,5 @@
-// Error handling macros over absl::Status: return early, assign or return, and checks that end the process.
+// Error handling macros over absl::Status: return early, assign or return, and checks that end the
+// process.
 #pragma once
 
 #include <cstdio>
@@ -11,17 +12,18 @@
 #include "absl/strings/string_view.h"
 
 // Returns from the enclosing function when `expression` is a status that is not OK.
-#define WL_RETURN_IF_ERROR(expression)                                    \
-  do {                                                                    \
-    if (absl::Status wl_status = (expression); !wl_status.ok()) {         \
-      return wl_status;                                                   \
-    }                                                                     \
+#define WL_RETURN_IF_ERROR(expression)                            \
+  do {                                                            \
+    if (absl::Status wl_status = (expression); !wl_status.ok()) { \
+      return wl_status;                                           \
+    }                                                             \
   } while (false)
 
 #define WL_STATUS_CONCAT_INNER(a, b) a##b
 #define WL_STATUS_CONCAT(a, b) WL_STATUS_CONCAT_INNER(a, b)
 
-// `target` takes the value of the StatusOr `expression`; returns from the enclosing function on an error.
+// `target` takes the value of the StatusOr `expression`; returns from the enclosing function on an
+// error.
 #define WL_ASSIGN_OR_RETURN(target, expression) \
   WL_ASSIGN_OR_RETURN_IMPL(WL_STATUS_CONCAT(wl_statusor_, __LINE__), target, expression)
 #define WL_ASSIGN_OR_RETURN_IMPL(result, target, expression) \

@@ -1,6 +1,6 @@
-// What a device can do: memory, order, and the ops that layer code in worker/layers is written over. The CPU back end is
-// the reference. A row's result depends on nothing but that row (and the cache of its sequence): the same bits for any
-// chunk size, batch mix and thread count.
+// What a device can do: memory, order, and the ops that layer code in worker/layers is written
+// over. The CPU back end is the reference. A row's result depends on nothing but that row (and the
+// cache of its sequence): the same bits for any chunk size, batch mix and thread count.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ class Buffer {
   virtual int64_t byte_count() const = 0;
 };
 
-// A matrix of f32 rows inside a buffer; the usual activation. Borrowed: lives as long as its buffer.
+// A matrix of f32 rows inside a buffer; the usual activation. Borrowed: lives as long as its
+// buffer.
 struct Tensor {
   Buffer* buffer = nullptr;
   int64_t row_count = 0;
@@ -53,7 +54,8 @@ struct WeightArgs {
   absl::Span<const float> scales;
 };
 
-// A matrix with its optional additive bias of output_width values; the scale lives in the weight: y = (W x) scale + bias.
+// A matrix with its optional additive bias of output_width values; the scale lives in the weight: y
+// = (W x) scale + bias.
 struct LinearWeight {
   const Weight* weight = nullptr;
   const Buffer* bias = nullptr;  // f32 values
@@ -62,7 +64,8 @@ struct LinearWeight {
 enum class KvType { kF32, kF16, kQ8_0 };
 
 // Keys and values of one layer for all sequences: page_count pages of kPageTokens positions.
-// kQ8_0: int8 with one f16 scale for each 32 values inside a head (16 or 8 where head_dim is no multiple).
+// kQ8_0: int8 with one f16 scale for each 32 values inside a head (16 or 8 where head_dim is no
+// multiple).
 class KvCache {
  public:
   virtual ~KvCache() = default;
@@ -82,7 +85,8 @@ struct StepSequence {
   int kv_slot = 0;
   int64_t first_position = 0;
   int row_count = 0;
-  absl::Span<const int32_t> pages;  // page ids of the sequence; they cover first_position + row_count positions
+  absl::Span<const int32_t>
+      pages;  // page ids of the sequence; they cover first_position + row_count positions
 };
 
 // Rows of a step are the sequences' rows one after another; token_ids has one entry for each.
@@ -113,16 +117,17 @@ struct LinearArgs {
   bool accumulate = false;  // out += instead of out =
 };
 
-// How angles follow from positions: theta_i = position * inverse_frequency[i], cos and sin times `magnitude`, in double.
-// Scaling kinds (linear, YaRN, longrope, frequency factors) are folded into inverse_frequency by the layer code.
+// How angles follow from positions: theta_i = position * inverse_frequency[i], cos and sin times
+// `magnitude`, in double. Scaling kinds (linear, YaRN, longrope, frequency factors) are folded into
+// inverse_frequency by the layer code.
 struct RopeArgs {
-  bool interleaved = false;                      // pairs (2i, 2i+1); otherwise (i, i + n_rot/2)
-  absl::Span<const double> inverse_frequency;    // [n_rot / 2]; empty: no rotation
+  bool interleaved = false;                    // pairs (2i, 2i+1); otherwise (i, i + n_rot/2)
+  absl::Span<const double> inverse_frequency;  // [n_rot / 2]; empty: no rotation
   double magnitude = 1;
 };
 
-// Takes projected q, k, v: per-head RMSNorm of q and k (when gammas are given), RoPE of q and k, store k and v at the
-// rows' positions. q is changed in place.
+// Takes projected q, k, v: per-head RMSNorm of q and k (when gammas are given), RoPE of q and k,
+// store k and v at the rows' positions. q is changed in place.
 struct QkvRopeStoreArgs {
   Tensor q;  // [rows, n_head * head_dim]
   Tensor k;  // [rows, n_head_kv * head_dim], changed
@@ -137,7 +142,8 @@ struct QkvRopeStoreArgs {
   KvCache* cache = nullptr;
 };
 
-// Causal attention of the step's rows over their sequences' pages. Head h reads KV head h / (n_head / n_head_kv).
+// Causal attention of the step's rows over their sequences' pages. Head h reads KV head h / (n_head
+// / n_head_kv).
 struct AttentionArgs {
   Tensor q;    // [rows, n_head * head_dim]
   Tensor out;  // [rows, n_head * head_dim]
@@ -162,11 +168,12 @@ struct DenseFfnArgs {
   bool accumulate = false;
 };
 
-// Routing to combine: p = softmax(router x), top `used_count` by p (ties: the lower index; NaN never wins over a number),
-// weights p (divided by max(sum, 2^-14) when renormalise), out (+)= sum of w_e down_e(silu(gate_e x) . (up_e x)) in
-// descending p; plus sigmoid(shared_gate . x) * shared(x) when there is a shared expert.
+// Routing to combine: p = softmax(router x), top `used_count` by p (ties: the lower index; NaN
+// never wins over a number), weights p (divided by max(sum, 2^-14) when renormalise), out (+)= sum
+// of w_e down_e(silu(gate_e x) . (up_e x)) in descending p; plus sigmoid(shared_gate . x) *
+// shared(x) when there is a shared expert.
 struct MoeFfnArgs {
-  LinearWeight router;      // [n_embd, expert_count]
+  LinearWeight router;           // [n_embd, expert_count]
   const Weight* gate = nullptr;  // expert matrices; null when gate_up is given
   const Weight* up = nullptr;
   const Weight* gate_up = nullptr;  // fused: rows 0..F-1 gate, F..2F-1 up
@@ -191,20 +198,25 @@ struct HeadArgs {
   Tensor out;          // [rows.size(), n_vocab]
 };
 
-// One device. All calls come from the one thread that owns it (the stage executor); each op is complete, or ordered
-// before later ones, when it returns. Errors of ops: Internal (a device fault) or InvalidArgument (a bug in the caller).
+// One device. All calls come from the one thread that owns it (the stage executor); each op is
+// complete, or ordered before later ones, when it returns. Errors of ops: Internal (a device fault)
+// or InvalidArgument (a bug in the caller).
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string Describe() const = 0;  // one line for the log: device, instruction set, threads
+  virtual std::string Describe()
+      const = 0;  // one line for the log: device, instruction set, threads
 
   // Memory. Everything is allocated at start.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t byte_count) = 0;
-  virtual absl::Status Upload(absl::Span<const uint8_t> bytes, Buffer& buffer, int64_t offset_bytes) = 0;
-  virtual absl::Status Download(const Buffer& buffer, int64_t offset_bytes, absl::Span<uint8_t> bytes) = 0;
+  virtual absl::Status Upload(absl::Span<const uint8_t> bytes, Buffer& buffer,
+                              int64_t offset_bytes) = 0;
+  virtual absl::Status Download(const Buffer& buffer, int64_t offset_bytes,
+                                absl::Span<uint8_t> bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) = 0;
-  // Scratch for steps of up to this many rows, widths and contexts; call once, before the first step.
+  // Scratch for steps of up to this many rows, widths and contexts; call once, before the first
+  // step.
   virtual absl::Status Reserve(int64_t max_rows, int64_t max_context) = 0;
 
   // Order. Ids, positions and page tables of the step live in the back end until EndStep.

@@ -1,5 +1,5 @@
-// Chat templates: a bounded interpreter of the Jinja subset that GGUF files carry. Literals of the template are trusted
-// text, everything from messages is not (specs: tokenizers, sections 5 and 8).
+// Chat templates: a bounded interpreter of the Jinja subset that GGUF files carry. Literals of the
+// template are trusted text, everything from messages is not (specs: tokenizers, sections 5 and 8).
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,14 @@ class ChatTemplate {
  public:
   // Errors: InvalidArgument "line N: reason". Sources above 1 MiB are refused.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source);
-  // The template named by --chat-template when it is a built-in name ("chatml"); NotFound otherwise.
+  // The template named by --chat-template when it is a built-in name ("chatml"); NotFound
+  // otherwise.
   static absl::StatusOr<std::string> BuiltIn(absl::string_view name);
   virtual ~ChatTemplate() = default;
-  // Errors: InvalidArgument "line N: reason" (raise_exception, type errors, a limit reached, bad JSON).
-  virtual absl::StatusOr<TrustedText> Render(const ChatInput& input, const ChatLimits& limits = {}) const = 0;
+  // Errors: InvalidArgument "line N: reason" (raise_exception, type errors, a limit reached, bad
+  // JSON).
+  virtual absl::StatusOr<TrustedText> Render(const ChatInput& input,
+                                             const ChatLimits& limits = {}) const = 0;
 };
 
 }  // namespace warpline

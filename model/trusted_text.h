@@ -1,4 +1,5 @@
-// Text of which some ranges may spell special tokens and the rest may not: what a chat template renders.
+// Text of which some ranges may spell special tokens and the rest may not: what a chat template
+// renders.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ struct TextRange {
 
 struct TrustedText {
   std::string text;
-  std::vector<TextRange> trusted;  // ascending, disjoint, not touching: literals of the template, bos and eos texts
+  std::vector<TextRange>
+      trusted;  // ascending, disjoint, not touching: literals of the template, bos and eos texts
 };
 
 }  // namespace warpline

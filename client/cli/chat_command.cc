@@ -43,7 +43,8 @@ class LineReader {
         held_.erase(0, end + 1);
         return line;
       }
-      pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = signal_fd_.get(), .events = POLLIN}};
+      pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                      {.fd = signal_fd_.get(), .events = POLLIN}};
       if (poll(fds, 2, -1) < 0) continue;  // Interrupted.
       if (fds[1].revents != 0) return std::nullopt;
       char bytes[4096];
@@ -67,7 +68,8 @@ void AddMessage(boost::json::array& messages, const std::string& role, const std
   messages.push_back(boost::json::object{{"role", role}, {"content", content}});
 }
 
-Answer Ask(InferenceClient& client, const ChatOptions& options, const boost::json::array& messages) {
+Answer Ask(InferenceClient& client, const ChatOptions& options,
+           const boost::json::array& messages) {
   v1::GenerateRequest request;
   request.mutable_chat()->set_messages_json(boost::json::serialize(messages));
   SetSampling(options.generation, request);
@@ -92,7 +94,8 @@ int Talk(InferenceClient& client, const ChatOptions& options, boost::json::array
       messages.pop_back();
       continue;
     }
-    std::cerr << (answer.status.ok() ? absl::StrCat("[", SpeedText(answer), "]\n") : std::string("[stopped]\n"));
+    std::cerr << (answer.status.ok() ? absl::StrCat("[", SpeedText(answer), "]\n")
+                                     : std::string("[stopped]\n"));
     AddMessage(messages, "assistant", answer.text);
   }
   if (on_terminal) std::cerr << "\n";
@@ -113,8 +116,8 @@ int Chat(const ChatOptions& options, const std::string& log_level) {
   return kExitOk;
 }
 
-int Complete(const ConnectionOptions& connection_options, const GenerationOptions& generation, const std::string& prompt,
-             const std::string& log_level) {
+int Complete(const ConnectionOptions& connection_options, const GenerationOptions& generation,
+             const std::string& prompt, const std::string& log_level) {
   Connection connection(connection_options, log_level);
   if (connection.exit_code() >= 0) return connection.exit_code();
   v1::GenerateRequest request;
@@ -156,8 +159,9 @@ Command MakeCompleteCommand(CLI::App& app, Flags& flags) {
   command->add_option("prompt", *prompt, "The text")->required();
   connection->service.no_gateway = true;
   connection->service.grpc_port = -1;
-  return {.app = command,
-          .run = [=, &app] { return Complete(*connection, *generation, *prompt, ServiceLogLevel(app)); }};
+  return {.app = command, .run = [=, &app] {
+            return Complete(*connection, *generation, *prompt, ServiceLogLevel(app));
+          }};
 }
 
 }  // namespace warpline

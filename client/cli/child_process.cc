@@ -59,13 +59,14 @@ absl::StatusOr<NotifySocket> NotifySocket::Create(const std::string& folder) {
   sockaddr_un address{.sun_family = AF_UNIX};
   const std::string path = absl::StrCat(folder, "/notify.sock");
   if (path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("socket path ", path, " is longer than ", sizeof(address.sun_path) - 1, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("socket path ", path, " is longer than ",
+                                                   sizeof(address.sun_path) - 1, " bytes"));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd notify(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
-  if (!notify.valid() || bind(notify.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+  if (!notify.valid() ||
+      bind(notify.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
       setsockopt(notify.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
     return ErrnoStatus(absl::StrCat("notify socket ", path));
   }
@@ -81,20 +82,25 @@ void NotifySocket::Read(const std::function<void(pid_t, absl::string_view)>& on_
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
   for (;;) {
     iovec buffer{.iov_base = text, .iov_len = sizeof(text)};
-    msghdr message{.msg_iov = &buffer, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+    msghdr message{.msg_iov = &buffer,
+                   .msg_iovlen = 1,
+                   .msg_control = control,
+                   .msg_controllen = sizeof(control)};
     const ssize_t size = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (size < 0) return;
     const cmsghdr* const header = CMSG_FIRSTHDR(&message);
     if (header == nullptr || header->cmsg_type != SCM_CREDENTIALS) continue;
     ucred sender{};
     std::memcpy(&sender, CMSG_DATA(header), sizeof(sender));
-    for (absl::string_view line : absl::StrSplit(absl::string_view(text, static_cast<size_t>(size)), '\n')) {
+    for (absl::string_view line :
+         absl::StrSplit(absl::string_view(text, static_cast<size_t>(size)), '\n')) {
       on_line(sender.pid, line);
     }
   }
 }
 
-absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> arguments, const WatchPipe& watch,
+absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> arguments,
+                                                 const WatchPipe& watch,
                                                  const std::string& notify_path) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -110,12 +116,13 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> argume
   arguments.push_back(absl::StrCat("--watch-fd=", kWatchFd));
   std::vector<std::string> environment = ChildEnvironment(notify_path);
   ChildProcess child;
-  const int error = posix_spawn(&child.pid_, arguments[0].c_str(), &actions, &attributes, Pointers(arguments).data(),
-                                Pointers(environment).data());
+  const int error = posix_spawn(&child.pid_, arguments[0].c_str(), &actions, &attributes,
+                                Pointers(arguments).data(), Pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
-    return absl::InternalError(absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(error)));
+    return absl::InternalError(
+        absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(error)));
   }
   child.pidfd_.Reset(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
   if (!child.pidfd_.valid()) return ErrnoStatus("pidfd_open");

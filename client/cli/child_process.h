@@ -14,7 +14,8 @@
 
 namespace warpline {
 
-// Two ends of a pipe; children inherit `read`, and see it close when this process ends, however it ends.
+// Two ends of a pipe; children inherit `read`, and see it close when this process ends, however it
+// ends.
 struct WatchPipe {
   UniqueFd read;
   UniqueFd write;
@@ -31,22 +32,25 @@ class NotifySocket {
 
   int fd() const { return socket_.get(); }
   const std::string& path() const { return path_; }
-  // Calls `on_line` with the sender and each line ("READY=1") of all that has arrived; does not wait.
+  // Calls `on_line` with the sender and each line ("READY=1") of all that has arrived; does not
+  // wait.
   void Read(const std::function<void(pid_t sender, absl::string_view line)>& on_line) const;
 
  private:
-  NotifySocket(UniqueFd socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
+  NotifySocket(UniqueFd socket, std::string path)
+      : socket_(std::move(socket)), path_(std::move(path)) {}
   UniqueFd socket_;
   std::string path_;
 };
 
-// A child in a process group of its own (a terminal's Ctrl-C must not reach it), without our WARPLINE_* variables (they
-// were read here and are passed as flags), with the watch pipe as --watch-fd. Named by a pidfd: its number may be reused.
+// A child in a process group of its own (a terminal's Ctrl-C must not reach it), without our
+// WARPLINE_* variables (they were read here and are passed as flags), with the watch pipe as
+// --watch-fd. Named by a pidfd: its number may be reused.
 class ChildProcess {
  public:
   ChildProcess() = default;
-  static absl::StatusOr<ChildProcess> Start(std::vector<std::string> arguments, const WatchPipe& watch,
-                                            const std::string& notify_path);
+  static absl::StatusOr<ChildProcess> Start(std::vector<std::string> arguments,
+                                            const WatchPipe& watch, const std::string& notify_path);
 
   bool running() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }

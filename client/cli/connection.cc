@@ -11,8 +11,10 @@ void AddConnectionOptions(Flags& flags, CLI::App& command, ConnectionOptions& op
   AddEngineOptions(flags, command, options.service);
   CLI::Option* const model = command.get_option("--model");
   model->required(false);
-  flags.Add(command, "--coordinator", options.coordinator,
-            "gRPC address of a running coordinator, such as 127.0.0.1:50051 (otherwise a service is started)")
+  flags
+      .Add(command, "--coordinator", options.coordinator,
+           "gRPC address of a running coordinator, such as 127.0.0.1:50051 (otherwise a service is "
+           "started)")
       ->excludes(model);
 }
 
@@ -25,7 +27,8 @@ Connection::Connection(const ConnectionOptions& options, const std::string& log_
     exit_code_ = UsageError("warpline", "--model or --coordinator is required");
     return;
   }
-  absl::StatusOr<std::unique_ptr<LocalService>> service = LocalService::Start(options.service, log_level);
+  absl::StatusOr<std::unique_ptr<LocalService>> service =
+      LocalService::Start(options.service, log_level);
   if (!service.ok()) {
     exit_code_ = ReportFailure(service.status());
     return;

@@ -21,7 +21,8 @@ void AddConnectionOptions(Flags& flags, CLI::App& command, ConnectionOptions& op
 
 class Connection {
  public:
-  // Starts the service if need be, with a progress bar; `log_level` is its. On failure exit_code() says what to end with.
+  // Starts the service if need be, with a progress bar; `log_level` is its. On failure exit_code()
+  // says what to end with.
   Connection(const ConnectionOptions& options, const std::string& log_level);
 
   int exit_code() const { return exit_code_; }  // -1: connected

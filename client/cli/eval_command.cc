@@ -37,33 +37,39 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path) {
   boost::json::error_code error;
   const boost::json::value document = boost::json::parse(text.str(), error);
   const boost::json::object* const object = error ? nullptr : document.if_object();
-  const boost::json::value* const tokens = object == nullptr ? nullptr : object->if_contains("tokens");
+  const boost::json::value* const tokens =
+      object == nullptr ? nullptr : object->if_contains("tokens");
   if (tokens == nullptr || !tokens->is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": expected a JSON object with a list `tokens`"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected a JSON object with a list `tokens`"));
   }
   std::vector<int32_t> ids;
   for (const boost::json::value& token : tokens->get_array()) {
     const int64_t* const id = token.if_int64();
     if (id == nullptr || *id < 0 || *id > INT32_MAX) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": tokens[", ids.size(), "] is no token id"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tokens[", ids.size(), "] is no token id"));
     }
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
 }
 
-// Takes rows as they come: writes them, and compares them with the reference file when there is one.
+// Takes rows as they come: writes them, and compares them with the reference file when there is
+// one.
 class RowSink {
  public:
   static absl::StatusOr<RowSink> Open(const EvalOptions& options) {
     RowSink sink;
     if (!options.logits_file.empty()) {
       sink.out_.open(options.logits_file, std::ios::binary | std::ios::trunc);
-      if (!sink.out_) return absl::PermissionDeniedError(absl::StrCat("cannot write ", options.logits_file));
+      if (!sink.out_)
+        return absl::PermissionDeniedError(absl::StrCat("cannot write ", options.logits_file));
     }
     if (!options.reference_file.empty()) {
       sink.reference_.open(options.reference_file, std::ios::binary);
-      if (!sink.reference_) return absl::NotFoundError(absl::StrCat("cannot read ", options.reference_file));
+      if (!sink.reference_)
+        return absl::NotFoundError(absl::StrCat("cannot read ", options.reference_file));
       sink.has_reference_ = true;
     }
     return sink;
@@ -74,17 +80,22 @@ class RowSink {
     if (rows.values().size() != width * rows.row_count() * sizeof(float)) {
       return absl::InternalError("the coordinator sent rows of a wrong size");
     }
-    if (out_.is_open()) out_.write(rows.values().data(), static_cast<std::streamsize>(rows.values().size()));
-    if (out_.is_open() && !out_) return absl::ResourceExhaustedError("cannot write the logits: is the disk full?");
+    if (out_.is_open())
+      out_.write(rows.values().data(), static_cast<std::streamsize>(rows.values().size()));
+    if (out_.is_open() && !out_)
+      return absl::ResourceExhaustedError("cannot write the logits: is the disk full?");
     std::vector<float> row(width);
     std::vector<float> expected(width);
     for (size_t index = 0; index < rows.row_count(); ++index) {
-      std::memcpy(row.data(), rows.values().data() + index * width * sizeof(float), width * sizeof(float));
+      std::memcpy(row.data(), rows.values().data() + index * width * sizeof(float),
+                  width * sizeof(float));
       const size_t next = rows.first_position() + index + 1;
       if (next < tokens.size()) perplexity.Add(row, tokens[next]);
       if (!has_reference_) continue;
-      reference_.read(reinterpret_cast<char*>(expected.data()), static_cast<std::streamsize>(width * sizeof(float)));
-      if (!reference_) return absl::InvalidArgumentError("the reference has fewer values than the logits");
+      reference_.read(reinterpret_cast<char*>(expected.data()),
+                      static_cast<std::streamsize>(width * sizeof(float)));
+      if (!reference_)
+        return absl::InvalidArgumentError("the reference has fewer values than the logits");
       comparison.Add(row, expected);
     }
     return absl::OkStatus();
@@ -92,7 +103,8 @@ class RowSink {
 
   absl::Status Finish() {
     if (out_.is_open()) out_.close();
-    if (out_.fail()) return absl::ResourceExhaustedError("cannot write the logits: is the disk full?");
+    if (out_.fail())
+      return absl::ResourceExhaustedError("cannot write the logits: is the disk full?");
     if (has_reference_ && reference_.peek() != std::ifstream::traits_type::eof()) {
       return absl::InvalidArgumentError("the reference has more values than the logits");
     }
@@ -108,7 +120,8 @@ class RowSink {
   bool has_reference_ = false;
 };
 
-absl::Status Evaluate(InferenceClient& client, const EvalOptions& options, const std::vector<int32_t>& tokens) {
+absl::Status Evaluate(InferenceClient& client, const EvalOptions& options,
+                      const std::vector<int32_t>& tokens) {
   WL_ASSIGN_OR_RETURN(RowSink sink, RowSink::Open(options));
   v1::EvaluateRequest request;
   request.mutable_tokens()->Assign(tokens.begin(), tokens.end());
@@ -118,19 +131,22 @@ absl::Status Evaluate(InferenceClient& client, const EvalOptions& options, const
   const SteadyTime begin = Now();
   WL_RETURN_IF_ERROR(client.Evaluate(request, [&](const v1::EvaluateResponse& rows) {
     const size_t done = rows.first_position() + rows.row_count();
-    bar.Show(absl::StrCat(done, " of ", tokens.size(), " tokens"), static_cast<double>(done) / static_cast<double>(tokens.size()));
+    bar.Show(absl::StrCat(done, " of ", tokens.size(), " tokens"),
+             static_cast<double>(done) / static_cast<double>(tokens.size()));
     return sink.Add(rows, tokens);
   }));
   bar.Clear();
   WL_RETURN_IF_ERROR(sink.Finish());
   std::cout << absl::StrFormat("tokens %d in %.2f s\n", tokens.size(), SecondsSince(begin));
   if (sink.perplexity.count() > 0) {
-    std::cout << absl::StrFormat("perplexity %.6g over %d tokens\n", sink.perplexity.value(), sink.perplexity.count());
+    std::cout << absl::StrFormat("perplexity %.6g over %d tokens\n", sink.perplexity.value(),
+                                 sink.perplexity.count());
   }
   if (sink.comparison.row_count() > 0) {
-    std::cout << absl::StrFormat("nmse %.6g\nkl_divergence %.6g\nargmax_agreement %.6f over %d rows\n", sink.comparison.nmse(),
-                                 sink.comparison.kl_divergence(), sink.comparison.argmax_agreement(),
-                                 sink.comparison.row_count());
+    std::cout << absl::StrFormat(
+        "nmse %.6g\nkl_divergence %.6g\nargmax_agreement %.6f over %d rows\n",
+        sink.comparison.nmse(), sink.comparison.kl_divergence(), sink.comparison.argmax_agreement(),
+        sink.comparison.row_count());
   }
   std::cout << std::flush;
   return absl::OkStatus();
@@ -155,12 +171,18 @@ Command MakeEvalCommand(CLI::App& app, Flags& flags) {
   service.no_gateway = true;
   service.grpc_port = -1;
   AddConnectionOptions(flags, *command, options->connection);
-  flags.Add(*command, "--tokens", options->tokens_file, "JSON file with a list `tokens`")->required();
-  flags.Add(*command, "--logits", options->logits_file, "Write little-endian float32 [tokens, vocabulary] there");
-  flags.Add(*command, "--reference", options->reference_file, "Compare with the logits in this file: NMSE, KL, argmax agreement");
-  flags.Add(*command, "--decode-from", options->decode_from, "From this position on one token at a time, by decode steps (0: never)")
+  flags.Add(*command, "--tokens", options->tokens_file, "JSON file with a list `tokens`")
+      ->required();
+  flags.Add(*command, "--logits", options->logits_file,
+            "Write little-endian float32 [tokens, vocabulary] there");
+  flags.Add(*command, "--reference", options->reference_file,
+            "Compare with the logits in this file: NMSE, KL, argmax agreement");
+  flags
+      .Add(*command, "--decode-from", options->decode_from,
+           "From this position on one token at a time, by decode steps (0: never)")
       ->check(IntegerRange(0, int64_t{1} << 24));
-  flags.Add(*command, "--logits-last", options->logits_last, "Only the last N rows (0: all)")->check(IntegerRange(0, INT32_MAX));
+  flags.Add(*command, "--logits-last", options->logits_last, "Only the last N rows (0: all)")
+      ->check(IntegerRange(0, INT32_MAX));
   return {.app = command, .run = [options, &app] {
             const CLI::Option* const level = app.get_option("--log-level");
             return RunEval(*options, level->count() > 0 ? level->as<std::string>() : "warning");

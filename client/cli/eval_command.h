@@ -1,4 +1,5 @@
-// `warpline eval`: logits and perplexity of given tokens, computed by worker processes of this command's own.
+// `warpline eval`: logits and perplexity of given tokens, computed by worker processes of this
+// command's own.
 #pragma once
 
 #include "base/flags.h"

@@ -21,7 +21,9 @@ void Perplexity::Add(absl::Span<const float> logits, int32_t next_token) {
   ++count_;
 }
 
-double Perplexity::value() const { return std::exp(-log_probability_sum_ / static_cast<double>(count_)); }
+double Perplexity::value() const {
+  return std::exp(-log_probability_sum_ / static_cast<double>(count_));
+}
 
 void LogitComparison::Add(absl::Span<const float> logits, absl::Span<const float> expected) {
   const double log_sum = LogSumExp(logits);
@@ -33,7 +35,9 @@ void LogitComparison::Add(absl::Span<const float> logits, absl::Span<const float
     const double expected_log = expected[index] - expected_log_sum;
     kl_sum_ += std::exp(expected_log) * (expected_log - (logits[index] - log_sum));
   }
-  const auto argmax = [](absl::Span<const float> row) { return std::max_element(row.begin(), row.end()) - row.begin(); };
+  const auto argmax = [](absl::Span<const float> row) {
+    return std::max_element(row.begin(), row.end()) - row.begin();
+  };
   if (argmax(logits) == argmax(expected)) ++agreeing_;
   ++row_count_;
 }

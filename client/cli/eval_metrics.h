@@ -1,4 +1,5 @@
-// Figures over rows of logits, fed row by row: perplexity, and how far two sets of logits are apart.
+// Figures over rows of logits, fed row by row: perplexity, and how far two sets of logits are
+// apart.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,13 @@ class LogitComparison {
  public:
   void Add(absl::Span<const float> logits, absl::Span<const float> expected);
   // Sum of squared differences / sum of squares of the expected values.
-  double nmse() const { return expected_squares_ > 0 ? difference_squares_ / expected_squares_ : difference_squares_; }
+  double nmse() const {
+    return expected_squares_ > 0 ? difference_squares_ / expected_squares_ : difference_squares_;
+  }
   // Mean over rows of sum p_expected * ln(p_expected / p), in nats.
-  double kl_divergence() const { return row_count_ > 0 ? kl_sum_ / static_cast<double>(row_count_) : 0; }
+  double kl_divergence() const {
+    return row_count_ > 0 ? kl_sum_ / static_cast<double>(row_count_) : 0;
+  }
   // Part of the rows whose largest logit is at the same index.
   double argmax_agreement() const;
   int64_t row_count() const { return row_count_; }

@@ -10,18 +10,28 @@
 namespace warpline {
 
 void AddGenerationOptions(Flags& flags, CLI::App& command, GenerationOptions& options) {
-  flags.Add(command, "-n,--max-tokens", options.max_tokens, "Most tokens of an answer (0: the rest of the context)")
+  flags
+      .Add(command, "-n,--max-tokens", options.max_tokens,
+           "Most tokens of an answer (0: the rest of the context)")
       ->check(IntegerRange(0, int64_t{1} << 24));
-  flags.Add(command, "--temperature", options.temperature, "Temperature (0: greedy)")->check(CLI::Range(0.0F, 1e30F));
+  flags.Add(command, "--temperature", options.temperature, "Temperature (0: greedy)")
+      ->check(CLI::Range(0.0F, 1e30F));
   flags.Add(command, "--top-k", options.top_k, "Draw among the k most probable tokens (0: off)")
       ->check(IntegerRange(0, 1 << 30));
-  flags.Add(command, "--top-p", options.top_p, "Draw among the most probable tokens of this total probability (1: off)")
+  flags
+      .Add(command, "--top-p", options.top_p,
+           "Draw among the most probable tokens of this total probability (1: off)")
       ->check(CLI::Range(0.0F, 1.0F));
-  flags.Add(command, "--min-p", options.min_p, "Leave out tokens less probable than this part of the best (0: off)")
+  flags
+      .Add(command, "--min-p", options.min_p,
+           "Leave out tokens less probable than this part of the best (0: off)")
       ->check(CLI::Range(0.0F, 1.0F));
-  flags.Add(command, "--repeat-penalty", options.repetition_penalty, "Penalty of repeated tokens (1: off)")
+  flags
+      .Add(command, "--repeat-penalty", options.repetition_penalty,
+           "Penalty of repeated tokens (1: off)")
       ->check(CLI::Range(0.01F, 100.0F));
-  flags.Add(command, "-s,--seed", options.seed, "Seed of the draws (-1: drawn)")->check(IntegerRange(-1, INT64_MAX));
+  flags.Add(command, "-s,--seed", options.seed, "Seed of the draws (-1: drawn)")
+      ->check(IntegerRange(-1, INT64_MAX));
 }
 
 void SetSampling(const GenerationOptions& options, v1::GenerateRequest& request) {
@@ -71,8 +81,8 @@ Answer StreamAnswer(InferenceClient& client, const v1::GenerateRequest& request)
 
 std::string SpeedText(const Answer& answer) {
   return absl::StrFormat("%d prompt tokens, first token after %.2f s, %d tokens at %.1f tokens/s",
-                         answer.usage.prompt_tokens(), answer.first_token_seconds, answer.usage.completion_tokens(),
-                         answer.tokens_per_second);
+                         answer.usage.prompt_tokens(), answer.first_token_seconds,
+                         answer.usage.completion_tokens(), answer.tokens_per_second);
 }
 
 }  // namespace warpline

@@ -1,4 +1,5 @@
-// One answer on the terminal: streams its text to stdout, shows a bar while a long prompt is read, counts tokens.
+// One answer on the terminal: streams its text to stdout, shows a bar while a long prompt is read,
+// counts tokens.
 #pragma once
 
 #include <string>

@@ -27,7 +27,8 @@ class CancelOnSignal {
       sigaddset(&signals, SIGINT);
       sigaddset(&signals, SIGTERM);
       const UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
-      pollfd fds[] = {{.fd = signal_fd.get(), .events = POLLIN}, {.fd = done_.get(), .events = POLLIN}};
+      pollfd fds[] = {{.fd = signal_fd.get(), .events = POLLIN},
+                      {.fd = done_.get(), .events = POLLIN}};
       while (poll(fds, 2, -1) < 0) continue;
       if (fds[0].revents == 0) return;
       signalfd_siginfo info{};
@@ -48,23 +49,28 @@ class CancelOnSignal {
 
 }  // namespace
 
-InferenceClient::InferenceClient(const std::string& address) : stub_(v1::Inference::NewStub(OpenChannel(address))) {}
+InferenceClient::InferenceClient(const std::string& address)
+    : stub_(v1::Inference::NewStub(OpenChannel(address))) {}
 
-absl::Status InferenceClient::Generate(const v1::GenerateRequest& request,
-                                       const std::function<void(const v1::GenerateResponse&)>& on_event) {
+absl::Status InferenceClient::Generate(
+    const v1::GenerateRequest& request,
+    const std::function<void(const v1::GenerateResponse&)>& on_event) {
   grpc::ClientContext context;
   const CancelOnSignal cancel(context);
-  const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
+      stub_->Generate(&context, request);
   v1::GenerateResponse event;
   while (reader->Read(&event)) on_event(event);
   return FromGrpc(reader->Finish());
 }
 
-absl::Status InferenceClient::Evaluate(const v1::EvaluateRequest& request,
-                                       const std::function<absl::Status(const v1::EvaluateResponse&)>& on_rows) {
+absl::Status InferenceClient::Evaluate(
+    const v1::EvaluateRequest& request,
+    const std::function<absl::Status(const v1::EvaluateResponse&)>& on_rows) {
   grpc::ClientContext context;
   const CancelOnSignal cancel(context);
-  const std::unique_ptr<grpc::ClientReader<v1::EvaluateResponse>> reader = stub_->Evaluate(&context, request);
+  const std::unique_ptr<grpc::ClientReader<v1::EvaluateResponse>> reader =
+      stub_->Evaluate(&context, request);
   v1::EvaluateResponse rows;
   absl::Status status;
   while (status.ok() && reader->Read(&rows)) status = on_rows(rows);

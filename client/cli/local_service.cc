@@ -13,7 +13,8 @@
 
 namespace warpline {
 
-absl::StatusOr<std::unique_ptr<LocalService>> LocalService::Start(ServiceOptions options, const std::string& log_level) {
+absl::StatusOr<std::unique_ptr<LocalService>> LocalService::Start(ServiceOptions options,
+                                                                  const std::string& log_level) {
   WL_ASSIGN_OR_RETURN(SocketFolder folder, SocketFolder::Create(""));
   WL_ASSIGN_OR_RETURN(NotifySocket notify, NotifySocket::Create(folder.path()));
   WL_ASSIGN_OR_RETURN(WatchPipe watch, WatchPipe::Create());
@@ -21,15 +22,20 @@ absl::StatusOr<std::unique_ptr<LocalService>> LocalService::Start(ServiceOptions
   std::vector<std::string> arguments = ServeArguments(options);
   arguments.insert(arguments.begin(), ProgramPath("warpline"));
   arguments.push_back(absl::StrCat("--log-level=", log_level));
-  std::unique_ptr<LocalService> service(
-      new LocalService(std::move(folder), std::move(notify), std::move(watch), 3 * (options.drain_seconds + 5)));
+  std::unique_ptr<LocalService> service(new LocalService(
+      std::move(folder), std::move(notify), std::move(watch), 3 * (options.drain_seconds + 5)));
   service->coordinator_address_ = absl::StrCat("unix:", options.socket_dir, "/coordinator.sock");
-  WL_ASSIGN_OR_RETURN(service->process_, ChildProcess::Start(arguments, service->watch_, service->notify_.path()));
+  WL_ASSIGN_OR_RETURN(service->process_,
+                      ChildProcess::Start(arguments, service->watch_, service->notify_.path()));
   return service;
 }
 
-LocalService::LocalService(SocketFolder folder, NotifySocket notify, WatchPipe watch, int grace_seconds)
-    : folder_(std::move(folder)), notify_(std::move(notify)), watch_(std::move(watch)), grace_seconds_(grace_seconds) {}
+LocalService::LocalService(SocketFolder folder, NotifySocket notify, WatchPipe watch,
+                           int grace_seconds)
+    : folder_(std::move(folder)),
+      notify_(std::move(notify)),
+      watch_(std::move(watch)),
+      grace_seconds_(grace_seconds) {}
 
 LocalService::~LocalService() {
   process_.Signal(SIGTERM);

@@ -1,4 +1,5 @@
-// A service that a command starts for itself: `warpline serve` as a child, ended with this object or this process.
+// A service that a command starts for itself: `warpline serve` as a child, ended with this object
+// or this process.
 #pragma once
 
 #include <functional>
@@ -15,11 +16,13 @@ namespace warpline {
 
 class LocalService {
  public:
-  static absl::StatusOr<std::unique_ptr<LocalService>> Start(ServiceOptions options, const std::string& log_level);
+  static absl::StatusOr<std::unique_ptr<LocalService>> Start(ServiceOptions options,
+                                                             const std::string& log_level);
   ~LocalService();
 
-  // Waits until the service is ready; calls `on_status` with lines such as "worker 0: loading 40 %". -1 when it is
-  // ready, otherwise the exit code the command should end with (the service or its start failed, or a signal came).
+  // Waits until the service is ready; calls `on_status` with lines such as "worker 0: loading 40
+  // %". -1 when it is ready, otherwise the exit code the command should end with (the service or
+  // its start failed, or a signal came).
   int WaitUntilReady(const std::function<void(absl::string_view)>& on_status);
   const std::string& coordinator_address() const { return coordinator_address_; }
 

@@ -12,7 +12,8 @@
 
 int main(int argc, char** argv) {
   warpline::BlockSignals();
-  CLI::App app{"Serves large mixture-of-experts models from GGUF files, one worker process per device."};
+  CLI::App app{
+      "Serves large mixture-of-experts models from GGUF files, one worker process per device."};
   app.require_subcommand(1);
   warpline::Flags flags(app, "warpline");
   const std::vector<warpline::Command> commands = {

@@ -1,4 +1,5 @@
-// A line on a terminal that shows how far something is; nothing is shown where stderr is no terminal.
+// A line on a terminal that shows how far something is; nothing is shown where stderr is no
+// terminal.
 #pragma once
 
 #include <string>
@@ -24,7 +25,8 @@ class ProgressBar {
 // "[########------------]" of `width` characters between the brackets.
 std::string BarText(double fraction, int width);
 
-// The fraction in a status such as "worker 1: loading 40 %; coordinator: ..." (mean over the loading stages), or -1.
+// The fraction in a status such as "worker 1: loading 40 %; coordinator: ..." (mean over the
+// loading stages), or -1.
 double LoadedFraction(absl::string_view status);
 
 }  // namespace warpline

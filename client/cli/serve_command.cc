@@ -17,7 +17,8 @@
 namespace warpline {
 namespace {
 
-constexpr int kGatewayRank = 0;  // Stopped first, so that running answers still reach their clients.
+constexpr int kGatewayRank =
+    0;  // Stopped first, so that running answers still reach their clients.
 constexpr int kCoordinatorRank = 1;
 constexpr int kWorkerRank = 2;
 
@@ -29,19 +30,30 @@ int UsableCores() {
 // Threads of each worker: the total shared out, at least one each.
 std::vector<int> ThreadShares(int total, int workers) {
   std::vector<int> shares(static_cast<size_t>(workers), 1);
-  for (int index = 0; index < workers; ++index) shares[index] = std::max(1, total / workers + (index < total % workers ? 1 : 0));
+  for (int index = 0; index < workers; ++index)
+    shares[index] = std::max(1, total / workers + (index < total % workers ? 1 : 0));
   return shares;
 }
 
-void AppendIf(std::vector<std::string>& arguments, const std::string& flag, const std::string& value) {
+void AppendIf(std::vector<std::string>& arguments, const std::string& flag,
+              const std::string& value) {
   if (!value.empty()) arguments.insert(arguments.end(), {flag, value});
 }
 
-ChildSpec WorkerSpec(const ServiceOptions& options, int index, int threads, const std::string& address,
-                     const std::string& log_level) {
+ChildSpec WorkerSpec(const ServiceOptions& options, int index, int threads,
+                     const std::string& address, const std::string& log_level) {
   ChildSpec spec{.name = absl::StrCat("worker ", index), .stop_rank = kWorkerRank};
-  spec.arguments = {ProgramPath("warpline-worker"), "--model", options.model, "--listen", address, "--threads",
-                    absl::StrCat(threads), "--backend", options.backend, "--log-level", log_level};
+  spec.arguments = {ProgramPath("warpline-worker"),
+                    "--model",
+                    options.model,
+                    "--listen",
+                    address,
+                    "--threads",
+                    absl::StrCat(threads),
+                    "--backend",
+                    options.backend,
+                    "--log-level",
+                    log_level};
   if (options.verify) spec.arguments.push_back("--verify");
   return spec;
 }
@@ -50,13 +62,17 @@ ChildSpec CoordinatorSpec(const ServiceOptions& options, const std::vector<std::
                           const std::string& address, const std::string& log_level) {
   ChildSpec spec{.name = "coordinator", .needed_at_start = true, .stop_rank = kCoordinatorRank};
   std::string listen = address;
-  if (options.grpc_port >= 0) absl::StrAppend(&listen, ",", options.grpc_host, ":", options.grpc_port);
-  spec.arguments = {ProgramPath("warpline-coordinator"), "--model", options.model, "--listen", listen};
-  for (const std::string& worker : workers) spec.arguments.insert(spec.arguments.end(), {"--worker", worker});
+  if (options.grpc_port >= 0)
+    absl::StrAppend(&listen, ",", options.grpc_host, ":", options.grpc_port);
+  spec.arguments = {ProgramPath("warpline-coordinator"), "--model", options.model, "--listen",
+                    listen};
+  for (const std::string& worker : workers)
+    spec.arguments.insert(spec.arguments.end(), {"--worker", worker});
   if (options.ctx_size > 0) AppendIf(spec.arguments, "--ctx-size", absl::StrCat(options.ctx_size));
   AppendIf(spec.arguments, "--parallel", absl::StrCat(options.parallel));
   AppendIf(spec.arguments, "--chunk", absl::StrCat(options.chunk));
-  AppendIf(spec.arguments, "--layer-split", options.layer_split == "auto" ? "" : options.layer_split);
+  AppendIf(spec.arguments, "--layer-split",
+           options.layer_split == "auto" ? "" : options.layer_split);
   AppendIf(spec.arguments, "--kv-type", options.kv_type);
   AppendIf(spec.arguments, "--edge", options.edge);
   AppendIf(spec.arguments, "--chat-template", options.chat_template);
@@ -67,10 +83,18 @@ ChildSpec CoordinatorSpec(const ServiceOptions& options, const std::vector<std::
   return spec;
 }
 
-ChildSpec GatewaySpec(const ServiceOptions& options, const std::string& coordinator, const std::string& log_level) {
+ChildSpec GatewaySpec(const ServiceOptions& options, const std::string& coordinator,
+                      const std::string& log_level) {
   ChildSpec spec{.name = "gateway", .needed_at_start = true, .stop_rank = kGatewayRank};
-  spec.arguments = {ProgramPath("warpline-gateway"), "--coordinator", coordinator, "--host", options.gateway_host,
-                    "--port", absl::StrCat(options.gateway_port), "--log-level", log_level};
+  spec.arguments = {ProgramPath("warpline-gateway"),
+                    "--coordinator",
+                    coordinator,
+                    "--host",
+                    options.gateway_host,
+                    "--port",
+                    absl::StrCat(options.gateway_port),
+                    "--log-level",
+                    log_level};
   AppendIf(spec.arguments, "--api-key", options.api_key);
   AppendIf(spec.arguments, "--cors-origin", options.cors_origin);
   AppendIf(spec.arguments, "--alias", options.alias);
@@ -79,8 +103,10 @@ ChildSpec GatewaySpec(const ServiceOptions& options, const std::string& coordina
   return spec;
 }
 
-std::vector<ChildSpec> ServiceSpecs(const ServiceOptions& options, const std::string& folder, const std::string& log_level) {
-  const std::vector<int> threads = ThreadShares(options.threads > 0 ? options.threads : UsableCores(), options.workers);
+std::vector<ChildSpec> ServiceSpecs(const ServiceOptions& options, const std::string& folder,
+                                    const std::string& log_level) {
+  const std::vector<int> threads =
+      ThreadShares(options.threads > 0 ? options.threads : UsableCores(), options.workers);
   std::vector<ChildSpec> specs;
   std::vector<std::string> workers;
   for (int index = 0; index < options.workers; ++index) {
@@ -111,13 +137,17 @@ int Serve(const ServiceOptions& options, const std::string& log_level) {
 }  // namespace
 
 Command MakeServeCommand(CLI::App& app, Flags& flags) {
-  CLI::App* const command = app.add_subcommand("serve", "Start coordinator, workers and gateway, and keep them running");
+  CLI::App* const command =
+      app.add_subcommand("serve", "Start coordinator, workers and gateway, and keep them running");
   auto options = std::make_shared<ServiceOptions>();
   AddEngineOptions(flags, *command, *options);
   AddFrontOptions(flags, *command, *options);
   flags.AddFlag(*command, "--no-gateway", options->no_gateway, "Start no REST gateway");
-  flags.Add(*command, "--socket-dir", options->socket_dir, "Folder of the private sockets (default: a new one under TMPDIR)");
-  flags.Add(*command, "--watch-fd", options->watch_fd, "Inherited descriptor; the service ends when it is closed")
+  flags.Add(*command, "--socket-dir", options->socket_dir,
+            "Folder of the private sockets (default: a new one under TMPDIR)");
+  flags
+      .Add(*command, "--watch-fd", options->watch_fd,
+           "Inherited descriptor; the service ends when it is closed")
       ->check(IntegerRange(-1, 1 << 20));
   return {.app = command, .run = [options, &app] {
             return Serve(*options, app.get_option("--log-level")->as<std::string>());

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int64_t kMaxContext = int64_t{1} << 24;
 
-void Append(std::vector<std::string>& arguments, const std::string& flag, const std::string& value) {
+void Append(std::vector<std::string>& arguments, const std::string& flag,
+            const std::string& value) {
   if (value.empty()) return;
   arguments.push_back(flag);
   arguments.push_back(value);
@@ -17,36 +18,54 @@ void Append(std::vector<std::string>& arguments, const std::string& flag, const 
 
 void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
   flags.Add(command, "-m,--model", options.model, "GGUF file, or shard 1 of several")->required();
-  flags.Add(command, "--workers", options.workers, "Worker processes (stages)")->check(IntegerRange(1, 512));
-  flags.Add(command, "-t,--threads", options.threads, "Threads for all workers together, at least one each (0: all cores)")
+  flags.Add(command, "--workers", options.workers, "Worker processes (stages)")
+      ->check(IntegerRange(1, 512));
+  flags
+      .Add(command, "-t,--threads", options.threads,
+           "Threads for all workers together, at least one each (0: all cores)")
       ->check(IntegerRange(0, 4096));
-  flags.Add(command, "-c,--ctx-size", options.ctx_size,
-            "Longest sequence in tokens (llama.cpp's -c is the total over all slots); 0: the model's context length")
+  flags
+      .Add(command, "-c,--ctx-size", options.ctx_size,
+           "Longest sequence in tokens (llama.cpp's -c is the total over all slots); 0: the "
+           "model's context length")
       ->check(IntegerRange(0, kMaxContext));
-  flags.Add(command, "--parallel", options.parallel, "Most sequences running at once (-np)")->check(IntegerRange(1, 4096));
-  flags.Add(command, "--chunk", options.chunk, "Most rows of a prompt chunk")->check(IntegerRange(1, 1 << 20));
+  flags.Add(command, "--parallel", options.parallel, "Most sequences running at once (-np)")
+      ->check(IntegerRange(1, 4096));
+  flags.Add(command, "--chunk", options.chunk, "Most rows of a prompt chunk")
+      ->check(IntegerRange(1, 1 << 20));
   flags.Add(command, "--layer-split", options.layer_split,
             "First layer of each later stage, such as 10,20; empty or auto: balanced by bytes");
   flags.Add(command, "--kv-type", options.kv_type, "Type of cached keys and values (-ctk, -ctv)")
       ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
-  flags.Add(command, "--edge", options.edge, "Hand-off between stages")->check(CLI::IsMember({"auto", "shm", "grpc"}));
-  flags.Add(command, "--backend", options.backend, "Device of the workers")->check(CLI::IsMember({"cpu"}));
-  flags.Add(command, "--chat-template", options.chat_template, "Chat template: a built-in name (chatml) or a file");
+  flags.Add(command, "--edge", options.edge, "Hand-off between stages")
+      ->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  flags.Add(command, "--backend", options.backend, "Device of the workers")
+      ->check(CLI::IsMember({"cpu"}));
+  flags.Add(command, "--chat-template", options.chat_template,
+            "Chat template: a built-in name (chatml) or a file");
   flags.Add(command, "--alias", options.alias, "Model name shown to clients");
-  flags.AddFlag(command, "--verify", options.verify, "Hash the whole model file at start, not only parts of it");
+  flags.AddFlag(command, "--verify", options.verify,
+                "Hash the whole model file at start, not only parts of it");
 }
 
 void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
   flags.Add(command, "--host", options.gateway_host, "Address of the REST gateway");
-  flags.Add(command, "--port", options.gateway_port, "Port of the REST gateway (0: any free one)")->check(IntegerRange(0, 65535));
+  flags.Add(command, "--port", options.gateway_port, "Port of the REST gateway (0: any free one)")
+      ->check(IntegerRange(0, 65535));
   flags.Add(command, "--grpc-host", options.grpc_host, "Address of the gRPC service");
-  flags.Add(command, "--grpc-port", options.grpc_port, "Port of the gRPC service (0: any free one, -1: none)")
+  flags
+      .Add(command, "--grpc-port", options.grpc_port,
+           "Port of the gRPC service (0: any free one, -1: none)")
       ->check(IntegerRange(-1, 65535));
   flags.Add(command, "--api-key", options.api_key, "Key that REST clients must send");
   flags.MarkSecret("api-key");
-  flags.Add(command, "--cors-origin", options.cors_origin, "Origin that browsers may call from (empty: none)");
-  flags.AddFlag(command, "--strict-model", options.strict_model, "Refuse requests that name another model");
-  flags.Add(command, "--drain-seconds", options.drain_seconds, "How long running requests may go on after SIGTERM")
+  flags.Add(command, "--cors-origin", options.cors_origin,
+            "Origin that browsers may call from (empty: none)");
+  flags.AddFlag(command, "--strict-model", options.strict_model,
+                "Refuse requests that name another model");
+  flags
+      .Add(command, "--drain-seconds", options.drain_seconds,
+           "How long running requests may go on after SIGTERM")
       ->check(IntegerRange(0, 86400));
 }
 

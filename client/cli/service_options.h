@@ -12,7 +12,7 @@ namespace warpline {
 struct ServiceOptions {
   std::string model;
   int workers = 1;
-  int threads = 0;  // all workers together; 0: as many as this process may use
+  int threads = 0;       // all workers together; 0: as many as this process may use
   int64_t ctx_size = 0;  // longest sequence; 0: the file's context_length
   int parallel = 8;
   int chunk = 512;

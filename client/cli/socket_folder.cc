@@ -15,7 +15,8 @@ namespace warpline {
 absl::StatusOr<SocketFolder> SocketFolder::Create(const std::string& path) {
   if (!path.empty()) {
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-      return absl::InternalError(absl::StrCat("folder ", EscapeForLog(path), ": ", std::strerror(errno)));
+      return absl::InternalError(
+          absl::StrCat("folder ", EscapeForLog(path), ": ", std::strerror(errno)));
     }
     chmod(path.c_str(), 0700);
     return SocketFolder(path);
@@ -24,7 +25,8 @@ absl::StatusOr<SocketFolder> SocketFolder::Create(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
   std::string made = absl::StrCat(error ? "/tmp" : parent.string(), "/warpline-XXXXXX");
   if (mkdtemp(made.data()) == nullptr) {
-    return absl::InternalError(absl::StrCat("folder ", EscapeForLog(made), ": ", std::strerror(errno)));
+    return absl::InternalError(
+        absl::StrCat("folder ", EscapeForLog(made), ": ", std::strerror(errno)));
   }
   chmod(made.c_str(), 0700);  // Whatever the umask took away.
   return SocketFolder(made);

@@ -11,7 +11,9 @@ class SocketFolder {
  public:
   // Makes `path` (mode 0700), or, when it is empty, a new folder under TMPDIR.
   static absl::StatusOr<SocketFolder> Create(const std::string& path);
-  SocketFolder(SocketFolder&& other) noexcept : path_(std::move(other.path_)) { other.path_.clear(); }
+  SocketFolder(SocketFolder&& other) noexcept : path_(std::move(other.path_)) {
+    other.path_.clear();
+  }
   SocketFolder& operator=(SocketFolder&&) = delete;
   ~SocketFolder();
 

@@ -1,4 +1,5 @@
-// `warpline status`: what a running service is doing; `warpline plan`: what a model would need on this machine.
+// `warpline status`: what a running service is doing; `warpline plan`: what a model would need on
+// this machine.
 #pragma once
 
 #include "base/flags.h"

@@ -37,7 +37,8 @@ bool TakeSignal(int signal_fd) {
 
 }  // namespace
 
-absl::StatusOr<Supervisor> Supervisor::Create(const std::string& folder, std::vector<ChildSpec> specs) {
+absl::StatusOr<Supervisor> Supervisor::Create(const std::string& folder,
+                                              std::vector<ChildSpec> specs) {
   WL_ASSIGN_OR_RETURN(NotifySocket notify, NotifySocket::Create(folder));
   WL_ASSIGN_OR_RETURN(WatchPipe watch, WatchPipe::Create());
   std::vector<Child> children;
@@ -51,7 +52,8 @@ absl::StatusOr<Supervisor> Supervisor::Create(const std::string& folder, std::ve
 void Supervisor::StartWhatIsDue() {
   for (Child& child : children_) {
     if (child.process.running() || Now() < child.restart_at) continue;
-    absl::StatusOr<ChildProcess> started = ChildProcess::Start(child.spec.arguments, watch_, notify_.path());
+    absl::StatusOr<ChildProcess> started =
+        ChildProcess::Start(child.spec.arguments, watch_, notify_.path());
     if (!started.ok()) {
       LogError("cannot start process=\"", child.spec.name, "\": ", started.status().message());
       child.restart_at = Now() + std::chrono::milliseconds(kMaxBackOffMs);
@@ -67,7 +69,8 @@ int Supervisor::MillisecondsUntilNextStart() const {
   int wait_ms = -1;
   for (const Child& child : children_) {
     if (child.process.running()) continue;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(child.restart_at - Now()).count();
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(child.restart_at - Now()).count();
     const int left_ms = static_cast<int>(std::clamp<int64_t>(left, 0, kMaxBackOffMs));
     wait_ms = wait_ms < 0 ? left_ms : std::min(wait_ms, left_ms);
   }
@@ -112,8 +115,10 @@ int Supervisor::HandleEnd(Child& child) {
   const int code = child.process.exit_code();
   const bool refused = code == kExitUsage || code == kExitModelFile;
   if (!child.was_ready && (refused || (child.spec.needed_at_start && code > 0))) return code;
-  // One that was ready comes back at once, however often; only ends before ready count towards the back-off.
-  const int back_off_ms = child.ready ? 0 : std::min(kMaxBackOffMs, 50 << std::min(child.failures, 7));
+  // One that was ready comes back at once, however often; only ends before ready count towards the
+  // back-off.
+  const int back_off_ms =
+      child.ready ? 0 : std::min(kMaxBackOffMs, 50 << std::min(child.failures, 7));
   child.failures = child.ready ? 0 : child.failures + 1;
   child.ready = false;
   child.restart_at = Now() + std::chrono::milliseconds(back_off_ms);
@@ -128,8 +133,10 @@ int Supervisor::Run(int watch_fd, int grace_seconds) {
     std::vector<pollfd> fds = {{.fd = signal_fd.get(), .events = POLLIN},
                                {.fd = watch_fd, .events = POLLIN},
                                {.fd = notify_.fd(), .events = POLLIN}};
-    for (const Child& child : children_) fds.push_back({.fd = child.process.pidfd(), .events = POLLIN});
-    if (poll(fds.data(), fds.size(), MillisecondsUntilNextStart()) < 0) continue;  // Interrupted: look again.
+    for (const Child& child : children_)
+      fds.push_back({.fd = child.process.pidfd(), .events = POLLIN});
+    if (poll(fds.data(), fds.size(), MillisecondsUntilNextStart()) < 0)
+      continue;  // Interrupted: look again.
     ReadNotifications();
     for (size_t index = 0; index < children_.size() && exit_code < 0; ++index) {
       if (fds[index + 3].revents != 0) exit_code = HandleEnd(children_[index]);

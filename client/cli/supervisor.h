@@ -1,5 +1,5 @@
-// Starts, watches and restarts the processes of a service on one machine: one thread, no gRPC. Children tell of
-// themselves over NOTIFY_SOCKET, as to systemd.
+// Starts, watches and restarts the processes of a service on one machine: one thread, no gRPC.
+// Children tell of themselves over NOTIFY_SOCKET, as to systemd.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct ChildSpec {
   std::string name;                    // "worker 0"
   std::vector<std::string> arguments;  // the program first
   bool needed_at_start = false;        // its failure before it was ever ready ends the service
-  int stop_rank = 0;                   // children of the lowest rank are stopped first, and waited for
+  int stop_rank = 0;  // children of the lowest rank are stopped first, and waited for
 };
 
 class Supervisor {
@@ -24,9 +24,9 @@ class Supervisor {
   static absl::StatusOr<Supervisor> Create(const std::string& folder, std::vector<ChildSpec> specs);
   Supervisor(Supervisor&&) = default;
 
-  // Runs until SIGTERM or SIGINT, until `watch_fd` (-1: none) closes, or until the service cannot start; then stops all
-  // children, giving each rank `grace_seconds` (a second signal kills them at once). Returns the exit code: 0 after a
-  // signal.
+  // Runs until SIGTERM or SIGINT, until `watch_fd` (-1: none) closes, or until the service cannot
+  // start; then stops all children, giving each rank `grace_seconds` (a second signal kills them at
+  // once). Returns the exit code: 0 after a signal.
   int Run(int watch_fd, int grace_seconds);
 
  private:

@@ -1,4 +1,5 @@
-// The CPU back end: SIMD with run-time dispatch (AVX2+FMA, AVX-512; both give the same bits), a pool of threads.
+// The CPU back end: SIMD with run-time dispatch (AVX2+FMA, AVX-512; both give the same bits), a
+// pool of threads.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,8 @@
 namespace warpline {
 
 struct CpuOptions {
-  int thread_count = 0;           // 0: as many as this process may use
-  std::string instruction_set;    // "", "avx2" or "avx512": force one (tests); "" takes the best
+  int thread_count = 0;         // 0: as many as this process may use
+  std::string instruction_set;  // "", "avx2" or "avx512": force one (tests); "" takes the best
 };
 
 // FailedPrecondition on a processor without AVX2 and FMA.

@@ -1,0 +1,75 @@
+// Progress bars, figures of `eval`, and options that travel from one command to `serve`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "client/cli/eval_metrics.h"
+#include "client/cli/progress_bar.h"
+#include "client/cli/service_options.h"
+
+namespace warpline {
+namespace {
+
+TEST(ProgressBarTest, DrawsAndReadsFractions) {
+  EXPECT_EQ(BarText(0, 4), "[----]");
+  EXPECT_EQ(BarText(0.5, 4), "[##--]");
+  EXPECT_EQ(BarText(7, 4), "[####]");
+  EXPECT_DOUBLE_EQ(LoadedFraction("worker 0: loading 40 %; worker 1: loading 60 %; gateway: x"),
+                   0.5);
+  EXPECT_DOUBLE_EQ(LoadedFraction("coordinator: starting"), -1);
+  EXPECT_DOUBLE_EQ(LoadedFraction("worker 0: loading much"), -1);
+}
+
+TEST(PerplexityTest, IsTheInverseOfTheMeanProbability) {
+  Perplexity perplexity;
+  const float even[] = {1, 1, 1, 1};  // Each token has probability 1/4.
+  perplexity.Add(even, 2);
+  const float half[] = {0, 0, -INFINITY, -INFINITY};
+  perplexity.Add(half, 1);
+  EXPECT_EQ(perplexity.count(), 2);
+  EXPECT_NEAR(perplexity.value(), std::sqrt(8.0), 1e-12);
+}
+
+TEST(LogitComparisonTest, ComparesWithClosedForms) {
+  LogitComparison comparison;
+  const float expected[] = {std::log(0.5F), std::log(0.25F), std::log(0.25F)};
+  const float other[] = {std::log(0.25F), std::log(0.5F), std::log(0.25F)};
+  comparison.Add(expected, expected);
+  EXPECT_DOUBLE_EQ(comparison.nmse(), 0);
+  EXPECT_NEAR(comparison.kl_divergence(), 0, 1e-7);
+  EXPECT_DOUBLE_EQ(comparison.argmax_agreement(), 1);
+  comparison.Add(other, expected);
+  // KL = 0.5 ln 2 + 0.25 ln 0.5 = 0.25 ln 2 for the second row.
+  EXPECT_NEAR(comparison.kl_divergence(), 0.125 * std::log(2.0), 1e-7);
+  const double difference = 2 * std::pow(std::log(2.0), 2);
+  const double squares = 2 * (std::pow(std::log(0.5), 2) + 2 * std::pow(std::log(0.25), 2));
+  EXPECT_NEAR(comparison.nmse(), difference / squares, 1e-7);
+  EXPECT_DOUBLE_EQ(comparison.argmax_agreement(), 0.5);
+}
+
+TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
+  ServiceOptions options;
+  options.model = "m.gguf";
+  options.workers = 3;
+  options.ctx_size = 512;
+  options.layer_split = "4,9";
+  options.grpc_port = -1;
+  options.kv_type = "q8_0";
+  const std::vector<std::string> arguments = ServeArguments(options);
+  ServiceOptions parsed;
+  CLI::App app;
+  Flags flags(app, "test");
+  CLI::App* const serve = app.add_subcommand("serve", "");
+  AddEngineOptions(flags, *serve, parsed);
+  AddFrontOptions(flags, *serve, parsed);
+  std::vector<const char*> pointers = {"test"};
+  for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
+  ASSERT_EQ(flags.Parse(static_cast<int>(pointers.size()), pointers.data()), std::nullopt);
+  EXPECT_EQ(ServeArguments(parsed), arguments);
+  EXPECT_EQ(parsed.grpc_port, -1);
+  EXPECT_EQ(parsed.layer_split, "4,9");
+}
+
+}  // namespace
+}  // namespace warpline

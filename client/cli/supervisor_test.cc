@@ -1,0 +1,153 @@
+#include "client/cli/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/process.h"
+#include "client/cli/socket_folder.h"
+
+namespace warpline {
+namespace {
+
+// Children are shell scripts: they leave marks in files of the folder and end as they are told.
+class SupervisorTest : public testing::Test {
+ protected:
+  SupervisorTest() : folder_(*SocketFolder::Create("")) { BlockSignals(); }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_.path(), "/", name);
+  }
+
+  ChildSpec Script(const std::string& name, const std::string& text) const {
+    return {.name = name, .arguments = {"/bin/sh", "-c", text, "sh"}};
+  }
+
+  int Lines(const std::string& name) const {
+    std::ifstream file(Path(name));
+    int count = 0;
+    for (std::string line; std::getline(file, line);) ++count;
+    return count;
+  }
+
+  // Waits for a file of at least `count` lines; false after ten seconds.
+  bool WaitForLines(const std::string& name, int count) const {
+    const SteadyTime deadline = Now() + std::chrono::seconds(10);
+    while (Lines(name) < count) {
+      if (Now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+  SocketFolder folder_;
+};
+
+TEST_F(SupervisorTest, RestartsWhatEndsAndStopsOnASignal) {
+  auto supervisor = Supervisor::Create(
+      folder_.path(), {Script("worker 0", absl::StrCat("echo run >> ", Path("runs"), "; exit 1"))});
+  ASSERT_TRUE(supervisor.ok()) << supervisor.status();
+  int code = -1;
+  std::thread thread([&] { code = supervisor->Run(-1, 5); });
+  EXPECT_TRUE(WaitForLines("runs", 3));
+  kill(getpid(), SIGTERM);
+  thread.join();
+  EXPECT_EQ(code, 0);
+}
+
+TEST_F(SupervisorTest, GivesUpWhenOptionsOrModelAreRefused) {
+  for (const int exit_code : {2, 3}) {
+    SocketFolder folder = *SocketFolder::Create("");
+    auto supervisor =
+        Supervisor::Create(folder.path(), {Script("worker 0", "exec sleep 60"),
+                                           Script("worker 1", absl::StrCat("exit ", exit_code))});
+    ASSERT_TRUE(supervisor.ok());
+    EXPECT_EQ(supervisor->Run(-1, 5), exit_code);
+  }
+}
+
+TEST_F(SupervisorTest, GivesUpWhenANeededChildFailsBeforeItWasReady) {
+  ChildSpec spec = Script("gateway", "exit 1");
+  spec.needed_at_start = true;
+  auto supervisor = Supervisor::Create(folder_.path(), {spec});
+  ASSERT_TRUE(supervisor.ok());
+  EXPECT_EQ(supervisor->Run(-1, 5), 1);
+}
+
+TEST_F(SupervisorTest, EndsWhenTheWatchedPipeCloses) {
+  auto supervisor = Supervisor::Create(
+      folder_.path(),
+      {Script("worker 0", absl::StrCat("echo up >> ", Path("up"), "; exec sleep 60"))});
+  ASSERT_TRUE(supervisor.ok());
+  absl::StatusOr<WatchPipe> watch = WatchPipe::Create();
+  ASSERT_TRUE(watch.ok());
+  int code = -1;
+  std::thread thread([&] { code = supervisor->Run(watch->read.get(), 5); });
+  EXPECT_TRUE(WaitForLines("up", 1));
+  watch->write.Reset();
+  thread.join();
+  EXPECT_EQ(code, 0);
+}
+
+TEST_F(SupervisorTest, StopsInOrderOfRank) {
+  const auto waiting = [this](const std::string& name, int rank) {
+    ChildSpec spec =
+        Script(name, absl::StrCat("trap 'echo ", name, " >> ", Path("order"), "; exit 0' TERM; ",
+                                  "echo up >> ", Path("up"), "; while :; do sleep 0.01; done"));
+    spec.stop_rank = rank;
+    return spec;
+  };
+  auto supervisor = Supervisor::Create(
+      folder_.path(), {waiting("last", 2), waiting("first", 0), waiting("middle", 1)});
+  ASSERT_TRUE(supervisor.ok());
+  std::thread thread([&] { supervisor->Run(-1, 10); });
+  EXPECT_TRUE(WaitForLines("up", 3));
+  kill(getpid(), SIGTERM);
+  thread.join();
+  std::ifstream file(Path("order"));
+  std::stringstream order;
+  order << file.rdbuf();
+  EXPECT_EQ(order.str(), "first\nmiddle\nlast\n");
+}
+
+TEST_F(SupervisorTest, ChildrenInheritNoOptionsOfOurs) {
+  setenv("WARPLINE_PORT", "1", 1);
+  auto supervisor = Supervisor::Create(
+      folder_.path(),
+      {Script("worker 0", absl::StrCat("env > ", Path("env.new"), "; mv ", Path("env.new"), " ",
+                                       Path("env"), "; exec sleep 60"))});
+  unsetenv("WARPLINE_PORT");
+  ASSERT_TRUE(supervisor.ok());
+  std::thread thread([&] { supervisor->Run(-1, 5); });
+  EXPECT_TRUE(WaitForLines("env", 1));
+  kill(getpid(), SIGTERM);
+  thread.join();
+  std::ifstream file(Path("env"));
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), testing::Not(testing::HasSubstr("WARPLINE_PORT")));
+  EXPECT_THAT(text.str(), testing::HasSubstr(absl::StrCat("NOTIFY_SOCKET=", folder_.path())));
+}
+
+TEST(SocketFolderTest, IsPrivateAndGoesAway) {
+  std::string path;
+  {
+    const absl::StatusOr<SocketFolder> folder = SocketFolder::Create("");
+    ASSERT_TRUE(folder.ok());
+    path = folder->path();
+    struct stat info {};
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0700U);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace warpline
