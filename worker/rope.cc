@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "worker/stage_weights.h"
 
 namespace warpline {
@@ -36,9 +35,9 @@ class YarnRamp {
   double high_;
 };
 
-double YarnMagnitude(const RopeSpec& spec, double factor) {
-  if (factor <= 1) return 1;
-  const double log_factor = std::log(factor);
+double YarnMagnitude(const RopeSpec& spec) {
+  if (spec.factor <= 1) return 1;
+  const double log_factor = std::log(spec.factor);
   const double magnitude = 1 + 0.1 * log_factor;
   if (spec.yarn_log_multiplier == 0) return magnitude;
   return magnitude / (1 + 0.1 * spec.yarn_log_multiplier * log_factor);
@@ -49,19 +48,19 @@ double YarnMagnitude(const RopeSpec& spec, double factor) {
 RopeTable ComputeRope(const RopeSpec& spec, absl::Span<const float> frequency_factors) {
   RopeTable table{.interleaved = spec.style == RopeStyle::kNorm, .magnitude = spec.attn_factor};
   if (spec.style == RopeStyle::kNone) return {};
-  const double factor = spec.factor == 0 ? 1 : spec.factor;
-  const YarnRamp ramp(spec);
+  std::optional<YarnRamp> ramp;
+  if (spec.scaling == RopeScaling::kYarn) ramp.emplace(spec);
   for (int pair = 0; pair < spec.n_rot / 2; ++pair) {
     double frequency = std::pow(spec.freq_base, -2.0 * pair / spec.n_rot);
     if (!frequency_factors.empty()) frequency /= frequency_factors[pair];
-    if (spec.scaling == RopeScaling::kLinear) frequency /= factor;
-    if (spec.scaling == RopeScaling::kYarn) {
-      const double kept = ramp.ShareKept(pair);
-      frequency *= (1 - kept) / factor + kept;
+    if (spec.scaling == RopeScaling::kLinear) frequency /= spec.factor;
+    if (ramp) {
+      const double kept = ramp->ShareKept(pair);
+      frequency *= (1 - kept) / spec.factor + kept;
     }
     table.inverse_frequency.push_back(frequency);
   }
-  if (spec.scaling == RopeScaling::kYarn) table.magnitude *= YarnMagnitude(spec, factor);
+  if (ramp) table.magnitude *= YarnMagnitude(spec);
   return table;
 }
 
@@ -73,15 +72,7 @@ absl::StatusOr<std::vector<float>> FrequencyFactors(const GgufFile& file, const 
     name = configured_context > spec.original_context ? "rope_factors_long.weight"
                                                       : "rope_factors_short.weight";
   }
-  WL_ASSIGN_OR_RETURN(std::vector<float> factors, ReadVector(file, name, spec.n_rot / 2));
-  for (const float factor : factors) {
-    if (!std::isfinite(factor) || factor <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name,
-                                                     " holds the factor ", factor,
-                                                     ", expected a positive number"));
-    }
-  }
-  return factors;
+  return ReadVector(file, name, spec.n_rot / 2);
 }
 
 }  // namespace warpline

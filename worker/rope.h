@@ -29,8 +29,7 @@ RopeTable ComputeRope(const RopeSpec& spec, absl::Span<const float> frequency_fa
 
 // The factors that hold for sequences of up to `configured_context` tokens: rope_freqs.weight where
 // the file has it; otherwise, for longrope, rope_factors_long.weight or rope_factors_short.weight;
-// otherwise none. InvalidArgument when the tensor has another size than n_rot / 2 or a factor that
-// is not a positive number, or longrope lacks it.
+// otherwise none. InvalidArgument when the tensor is absent or has another size than n_rot / 2.
 absl::StatusOr<std::vector<float>> FrequencyFactors(const GgufFile& file, const RopeSpec& spec,
                                                     int64_t configured_context);
 
