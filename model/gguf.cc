@@ -1,6 +1,7 @@
 #include "model/gguf.h"
 
-#include <cstdio>
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -18,6 +19,12 @@ namespace {
 
 constexpr int64_t kMostShards = 65535;
 constexpr size_t kShardSuffixBytes = 20;  // "-00001-of-00003.gguf"
+
+// How much more memory than its bytes a file's metadata may take decoded. Their sum, the pages in
+// use and the program itself stay below 64 MiB. Later shards carry almost no metadata, and it is
+// not kept.
+constexpr uint64_t kFirstShardFreeBytes = uint64_t{40} << 20;
+constexpr uint64_t kLaterShardFreeBytes = uint64_t{8} << 20;
 
 // The file name of a shard, taken apart. Names always come from this pattern, never from inside a
 // file.
@@ -82,7 +89,7 @@ struct GgufFile::Impl {
   std::vector<Shard> shards;
   GgufMetadata metadata;  // of the first shard
   std::vector<GgufTensor> tensors;
-  absl::flat_hash_map<std::string, size_t> tensor_index;
+  absl::flat_hash_map<absl::string_view, size_t> tensor_index;  // keys point into `tensors`
   std::vector<std::string> warnings;
 
   template <typename... Args>
@@ -92,6 +99,7 @@ struct GgufFile::Impl {
 
   absl::Status Load();
   absl::Status AddShard(const std::string& shard_path, GgufMetadata& shard_metadata);
+  absl::Status IndexTensors();
   absl::Status LoadOtherShards(int64_t count);
   absl::Status CheckShardKeys(const GgufMetadata& shard_metadata, const std::string& shard_path,
                               int64_t index, int64_t count) const;
@@ -129,27 +137,42 @@ absl::Status GgufFile::Impl::Load() {
                  kMostShards);
   }
   if (count > 1) WL_RETURN_IF_ERROR(LoadOtherShards(count));
-  return absl::OkStatus();
+  return IndexTensors();
 }
 
 absl::Status GgufFile::Impl::AddShard(const std::string& shard_path, GgufMetadata& shard_metadata) {
   WL_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(shard_path));
   const std::string printable = EscapeForLog(shard_path);
-  WL_ASSIGN_OR_RETURN(GgufShard parsed, ParseGgufShard(*file, printable));
-  const int shard = static_cast<int>(shards.size());
-  tensors.reserve(tensors.size() + parsed.tensors.size());
-  for (GgufTensor& tensor : parsed.tensors) {
-    tensor.shard = shard;
-    if (!tensor_index.try_emplace(tensor.name, tensors.size()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(printable, ": tensor ", tensor.name, " at offset ", tensor.offset,
-                       " occurs in an earlier shard too: do the shards belong together?"));
-    }
-    tensors.push_back(std::move(tensor));
+  const uint64_t free_bytes = shards.empty() ? kFirstShardFreeBytes : kLaterShardFreeBytes;
+  WL_ASSIGN_OR_RETURN(GgufShard parsed, ParseGgufShard(*file, printable, free_bytes));
+  if (tensors.size() + parsed.tensors.size() > kMostGgufTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(printable, ": ", parsed.tensors.size(), " tensors after ", tensors.size(),
+                     " in earlier shards, at most ", kMostGgufTensors, " are supported"));
+  }
+  for (GgufTensor& tensor : parsed.tensors) tensor.shard = static_cast<int>(shards.size());
+  if (tensors.empty()) {
+    tensors = std::move(parsed.tensors);
+  } else {
+    std::move(parsed.tensors.begin(), parsed.tensors.end(), std::back_inserter(tensors));
   }
   for (std::string& warning : parsed.warnings) warnings.push_back(std::move(warning));
   shard_metadata = std::move(parsed.metadata);
   shards.push_back({.file = std::move(file), .header_bytes = parsed.header_bytes});
+  return absl::OkStatus();
+}
+
+absl::Status GgufFile::Impl::IndexTensors() {
+  tensor_index.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const GgufTensor& tensor = tensors[i];
+    const auto [entry, is_new] = tensor_index.try_emplace(tensor.name, i);
+    if (is_new) continue;
+    const GgufTensor& other = tensors[entry->second];
+    return Error("tensor ", tensor.name, " occurs twice: in shard ", other.shard + 1, " at offset ",
+                 other.offset, " and in shard ", tensor.shard + 1, " at offset ", tensor.offset,
+                 other.shard == tensor.shard ? "" : "; do the shards belong together?");
+  }
   return absl::OkStatus();
 }
 

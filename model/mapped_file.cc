@@ -12,13 +12,12 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/flags.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 
 namespace warpline {
 namespace {
-
-constexpr int kModelFileExitCode = 3;
 
 // What the fault handler must know of one map. `begin` is written last and cleared first, so the
 // handler never sees a half-filled entry as live.
@@ -70,7 +69,7 @@ void OnBusError(int, siginfo_t* info, void*) {
     const iovec pieces[] = {Piece(kBefore, sizeof(kBefore) - 1),
                             Piece(entry.name, entry.name_bytes), Piece(kAfter, sizeof(kAfter) - 1)};
     [[maybe_unused]] const ssize_t written = writev(STDERR_FILENO, pieces, 3);
-    _exit(kModelFileExitCode);
+    _exit(kExitModelFile);
   }
   // Not ours: with the default action back in place, returning repeats the access and ends the
   // process.
