@@ -70,11 +70,10 @@ struct SimdBlock<QuantType::kQ4_0> {
   static constexpr int kBytes = 18;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
-    const FloatVec d = BroadcastHalf(block);
+    const BiasedNibbles<8> values(BroadcastHalf(block));
     const Bytes16 qs = LoadBytes(block + 2);
-    const Bytes16 eight = SetBytes(8);
-    sink.Take(0, Scaled(hn::Sub(Field<0, 15>(qs), eight), d));
-    sink.Take(1, Scaled(hn::Sub(Field<4, 15>(qs), eight), d));
+    sink.Take(0, values.Low(qs));
+    sink.Take(1, values.High(qs));
   }
 };
 
@@ -84,11 +83,10 @@ struct SimdBlock<QuantType::kQ4_1> {
   static constexpr int kBytes = 20;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
-    const FloatVec d = BroadcastHalf(block);
-    const FloatVec m = BroadcastHalf(block + 2);
+    const AffineNibbles values(BroadcastHalf(block), BroadcastHalf(block + 2));
     const Bytes16 qs = LoadBytes(block + 4);
-    sink.Take(0, ScaledPlus(Field<0, 15>(qs), d, m));
-    sink.Take(1, ScaledPlus(Field<4, 15>(qs), d, m));
+    sink.Take(0, values.Low(qs));
+    sink.Take(1, values.High(qs));
   }
 };
 
@@ -184,10 +182,10 @@ struct SimdBlock<QuantType::kMXFP4> {
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids& grids, Sink& sink) {
     const FloatVec scale = hn::Set(FloatTag(), Mxfp4Scale(block[0]));
-    const Bytes16 codes = LoadBytes(grids.fp4_codes);
+    const LevelNibbles values(LoadBytes(grids.fp4_codes), scale);
     const Bytes16 qs = LoadBytes(block + 1);
-    sink.Take(0, Scaled(hn::TableLookupBytes(codes, Field<0, 15>(qs)), scale));
-    sink.Take(1, Scaled(hn::TableLookupBytes(codes, Field<4, 15>(qs)), scale));
+    sink.Take(0, values.Low(qs));
+    sink.Take(1, values.High(qs));
   }
 };
 

@@ -39,11 +39,11 @@ HWY_INLINE uint32_t SignMasksFrom28(uint32_t packed) {
 }
 
 // IQ2_XS and IQ2_S: sixteen 4-bit scales, d (0.5 + nibble) / 4 for sixteen values each.
-HWY_INLINE void UnpackIQ2Scales(const uint8_t* packed, FloatVec d, GroupScales& out) {
+HWY_INLINE GroupScales UnpackIQ2Scales(const uint8_t* packed, FloatVec d) {
   const Bytes16 bytes = BytesFromWords(LoadWord64(packed), 0);
   const Bytes16 nibbles = InterleaveBytes(Field<0, 15>(bytes), Field<4, 15>(bytes)).low;
   const Bytes16 odd = hn::Or(ShiftUp<1>(nibbles), SetBytes(1));
-  StoreFloats(Scaled(odd, hn::Mul(d, hn::Set(FloatTag(), 0.125f))), out.values);
+  return GroupScales(Scaled(odd, hn::Mul(d, hn::Set(FloatTag(), 0.125f))));
 }
 
 template <>
@@ -75,8 +75,7 @@ struct SimdBlock<QuantType::kIQ2XS> {
   static constexpr int kBytes = 74;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids& grids, Sink& sink) {
-    GroupScales scales;
-    UnpackIQ2Scales(block + 66, BroadcastHalf(block), scales);
+    const GroupScales scales = UnpackIQ2Scales(block + 66, BroadcastHalf(block));
     for (int i = 0; i < 16; ++i) {
       const uint32_t words = LoadWord32(block + 2 + 4 * i);
       const uint32_t first = words & 0xFFFF, second = words >> 16;
@@ -94,8 +93,7 @@ struct SimdBlock<QuantType::kIQ2S> {
   static constexpr int kBytes = 82;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids& grids, Sink& sink) {
-    GroupScales scales;
-    UnpackIQ2Scales(block + 74, BroadcastHalf(block), scales);
+    const GroupScales scales = UnpackIQ2Scales(block + 74, BroadcastHalf(block));
     const uint8_t* const qs = block + 2;
     const uint8_t* const signs = block + 34;
     for (int i = 0; i < 16; ++i) {
@@ -229,11 +227,10 @@ struct SimdBlock<QuantType::kIQ4NL> {
   static constexpr int kBytes = 18;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids& grids, Sink& sink) {
-    const FloatVec d = BroadcastHalf(block);
-    const Bytes16 codes = LoadBytes(grids.iq4_codes);
+    const LevelNibbles values(LoadBytes(grids.iq4_codes), BroadcastHalf(block));
     const Bytes16 qs = LoadBytes(block + 2);
-    sink.Take(0, Scaled(hn::TableLookupBytes(codes, Field<0, 15>(qs)), d));
-    sink.Take(1, Scaled(hn::TableLookupBytes(codes, Field<4, 15>(qs)), d));
+    sink.Take(0, values.Low(qs));
+    sink.Take(1, values.High(qs));
   }
 };
 
@@ -248,9 +245,10 @@ struct SimdBlock<QuantType::kIQ4XS> {
     for (int ib = 0; ib < 8; ++ib) {
       const FloatVec scale =
           hn::Mul(d, hn::Set(FloatTag(), static_cast<float>(LoadIQ4XSScale(block, ib))));
+      const LevelNibbles values(codes, scale);
       const Bytes16 qs = LoadBytes(block + 8 + 16 * ib);
-      sink.Take(2 * ib, Scaled(hn::TableLookupBytes(codes, Field<0, 15>(qs)), scale));
-      sink.Take(2 * ib + 1, Scaled(hn::TableLookupBytes(codes, Field<4, 15>(qs)), scale));
+      sink.Take(2 * ib, values.Low(qs));
+      sink.Take(2 * ib + 1, values.High(qs));
     }
   }
 };

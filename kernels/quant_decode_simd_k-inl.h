@@ -22,9 +22,8 @@ struct SimdBlock<QuantType::kQ2K> {
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
     const Bytes16 packed = LoadBytes(block);
-    GroupScales scales, mins;
-    StoreFloats(Scaled(Field<0, 15>(packed), BroadcastHalf(block + 80)), scales.values);
-    StoreFloats(Scaled(Field<4, 15>(packed), BroadcastHalf(block + 82)), mins.values);
+    const GroupScales scales(Scaled(Field<0, 15>(packed), BroadcastHalf(block + 80)));
+    const GroupScales mins(Scaled(Field<4, 15>(packed), BroadcastHalf(block + 82)));
     for (int i = 0; i < 4; ++i) {
       const Bytes16 qs = LoadBytes(block + 16 + 16 * i);
       const int g = 8 * (i / 2) + i % 2;
@@ -47,10 +46,8 @@ struct SimdBlock<QuantType::kQ3K> {
     constexpr uint64_t kNibbles = 0x0F0F0F0F0F0F0F0F;
     const uint64_t first = (low & kNibbles) | TopBits(high | (high >> 2) << 32);
     const uint64_t second = ((low >> 4) & kNibbles) | TopBits(high >> 4 | (high >> 6) << 32);
-    GroupScales scales;
-    StoreFloats(
-        Scaled(hn::Sub(BytesFromWords(first, second), SetBytes(32)), BroadcastHalf(block + 108)),
-        scales.values);
+    const Bytes16 codes = hn::Sub(BytesFromWords(first, second), SetBytes(32));
+    const GroupScales scales(Scaled(codes, BroadcastHalf(block + 108)));
     const Bytes16 hmask[2] = {LoadBytes(block), LoadBytes(block + 16)};
     for (int i = 0; i < 2; ++i) {
       TakeHalf<0>(LoadBytes(block + 32 + 16 * i), hmask[i], scales, i, sink);
@@ -78,14 +75,14 @@ struct SimdBlock<QuantType::kQ3K> {
   }
 };
 
-// Scales and minima of the eight groups of Q4_K and Q5_K, multiplied out.
-struct ScalesAndMins {
+// Scales and negated minima of the eight groups of Q4_K and Q5_K, multiplied out.
+struct ScalesAndOffsets {
   alignas(32) float scales[8];
-  alignas(32) float mins[8];
+  alignas(32) float offsets[8];
 };
 
 // `block` starts with d, dmin and the twelve packed bytes.
-HWY_INLINE void UnpackScalesAndMins(const uint8_t* block, ScalesAndMins& out) {
+HWY_INLINE void UnpackScalesAndOffsets(const uint8_t* block, ScalesAndOffsets& out) {
   const uint64_t w0 = LoadWord32(block + 4), w1 = LoadWord32(block + 8),
                  w2 = LoadWord32(block + 12);
   const uint64_t scale_codes = (w0 & 0x3F3F3F3F) | ((w2 & 0x0F0F0F0F) | ((w0 >> 2) & 0x30303030))
@@ -105,7 +102,8 @@ HWY_INLINE void UnpackScalesAndMins(const uint8_t* block, ScalesAndMins& out) {
   const auto scale_values = hn::PromoteTo(d32, hn::BitCast(d8, hn::Set(d64, scale_codes)));
   const auto min_values = hn::PromoteTo(d32, hn::BitCast(d8, hn::Set(d64, min_codes)));
   hn::Store(hn::Mul(hn::ConvertTo(d, scale_values), scale), d, out.scales);
-  hn::Store(hn::Mul(hn::ConvertTo(d, min_values), min), d, out.mins);
+  hn::Store(hn::Mul(hn::ConvertTo(d, min_values), hn::Neg(min)), d, out.offsets);
+  KeepInMemory(out);
 }
 
 template <>
@@ -114,19 +112,19 @@ struct SimdBlock<QuantType::kQ4K> {
   static constexpr int kBytes = 144;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
-    ScalesAndMins unpacked;
-    UnpackScalesAndMins(block, unpacked);
+    ScalesAndOffsets unpacked;
+    UnpackScalesAndOffsets(block, unpacked);
     for (int c = 0; c < 4; ++c) {
+      const AffineNibbles low(hn::Set(FloatTag(), unpacked.scales[2 * c]),
+                              hn::Set(FloatTag(), unpacked.offsets[2 * c]));
+      const AffineNibbles high(hn::Set(FloatTag(), unpacked.scales[2 * c + 1]),
+                               hn::Set(FloatTag(), unpacked.offsets[2 * c + 1]));
       const Bytes16 first = LoadBytes(block + 16 + 32 * c);
       const Bytes16 second = LoadBytes(block + 32 + 32 * c);
-      const FloatVec low_scale = hn::Set(FloatTag(), unpacked.scales[2 * c]);
-      const FloatVec low_min = hn::Set(FloatTag(), unpacked.mins[2 * c]);
-      const FloatVec high_scale = hn::Set(FloatTag(), unpacked.scales[2 * c + 1]);
-      const FloatVec high_min = hn::Set(FloatTag(), unpacked.mins[2 * c + 1]);
-      sink.Take(4 * c, ScaledMinus(Field<0, 15>(first), low_scale, low_min));
-      sink.Take(4 * c + 1, ScaledMinus(Field<0, 15>(second), low_scale, low_min));
-      sink.Take(4 * c + 2, ScaledMinus(Field<4, 15>(first), high_scale, high_min));
-      sink.Take(4 * c + 3, ScaledMinus(Field<4, 15>(second), high_scale, high_min));
+      sink.Take(4 * c, low.Low(first));
+      sink.Take(4 * c + 1, low.Low(second));
+      sink.Take(4 * c + 2, high.High(first));
+      sink.Take(4 * c + 3, high.High(second));
     }
   }
 };
@@ -137,8 +135,8 @@ struct SimdBlock<QuantType::kQ5K> {
   static constexpr int kBytes = 176;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
-    ScalesAndMins unpacked;
-    UnpackScalesAndMins(block, unpacked);
+    ScalesAndOffsets unpacked;
+    UnpackScalesAndOffsets(block, unpacked);
     const Bytes16 qh[2] = {LoadBytes(block + 16), LoadBytes(block + 32)};
     TakePair<0>(block + 48, qh, unpacked, sink);
     TakePair<2>(block + 80, qh, unpacked, sink);
@@ -150,17 +148,17 @@ struct SimdBlock<QuantType::kQ5K> {
   // Groups kGroup and kGroup + 1.
   template <int kGroup, typename Sink>
   static HWY_INLINE void TakePair(const uint8_t* qs, const Bytes16 (&qh)[2],
-                                  const ScalesAndMins& unpacked, Sink& sink) {
+                                  const ScalesAndOffsets& unpacked, Sink& sink) {
     const FloatVec low_scale = hn::Set(FloatTag(), unpacked.scales[kGroup]);
-    const FloatVec low_min = hn::Set(FloatTag(), unpacked.mins[kGroup]);
+    const FloatVec low_offset = hn::Set(FloatTag(), unpacked.offsets[kGroup]);
     const FloatVec high_scale = hn::Set(FloatTag(), unpacked.scales[kGroup + 1]);
-    const FloatVec high_min = hn::Set(FloatTag(), unpacked.mins[kGroup + 1]);
+    const FloatVec high_offset = hn::Set(FloatTag(), unpacked.offsets[kGroup + 1]);
     for (int i = 0; i < 2; ++i) {
       const Bytes16 bytes = LoadBytes(qs + 16 * i);
       const Bytes16 low = hn::Or(Field<0, 15>(bytes), ShiftUp<4>(Field<kGroup, 1>(qh[i])));
       const Bytes16 high = hn::Or(Field<4, 15>(bytes), ShiftUp<4>(Field<kGroup + 1, 1>(qh[i])));
-      sink.Take(2 * kGroup + i, ScaledMinus(low, low_scale, low_min));
-      sink.Take(2 * kGroup + 2 + i, ScaledMinus(high, high_scale, high_min));
+      sink.Take(2 * kGroup + i, ScaledPlus(low, low_scale, low_offset));
+      sink.Take(2 * kGroup + 2 + i, ScaledPlus(high, high_scale, high_offset));
     }
   }
 };
@@ -171,8 +169,7 @@ struct SimdBlock<QuantType::kQ6K> {
   static constexpr int kBytes = 210;
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
-    GroupScales scales;
-    StoreFloats(Scaled(LoadBytes(block + 192), BroadcastHalf(block + 208)), scales.values);
+    const GroupScales scales(Scaled(LoadBytes(block + 192), BroadcastHalf(block + 208)));
     for (int i = 0; i < 4; ++i) {  // sixteen values of each quarter of a half
       const int half = i / 2;
       const int offset = 16 * (i % 2);

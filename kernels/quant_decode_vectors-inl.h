@@ -215,10 +215,102 @@ HWY_INLINE Floats16 MulAdd16(Floats16 v, Floats16 x, Floats16 sum) {
 #endif
 }
 
-// The scales of a block's groups, written once and then broadcast one by one.
-struct GroupScales {
-  alignas(64) float values[16];
-  HWY_INLINE FloatVec operator[](int group) const { return hn::Set(FloatTag(), values[group]); }
+// Values of the low and the high nibbles of sixteen bytes. With AVX-512 all sixteen possible values
+// are worked out once and looked up by the low four bits of a lane; that rounds as the formula
+// does.
+#if HWY_TARGET == HWY_AVX3
+class NibbleTable {
+ public:
+  explicit NibbleTable(Floats16 values) : values_(values) {}
+  HWY_INLINE Floats16 Low(Bytes16 qs) const { return LookUp(hn::PromoteTo(IndexTag(), qs)); }
+  HWY_INLINE Floats16 High(Bytes16 qs) const {
+    return LookUp(hn::ShiftRight<4>(hn::PromoteTo(IndexTag(), qs)));
+  }
+
+ private:
+  using IndexTag = hn::Rebind<int32_t, FloatTag>;
+  HWY_INLINE Floats16 LookUp(hn::Vec<IndexTag> indices) const {
+    return {FloatVec{_mm512_permutexvar_ps(indices.raw, values_.a.raw)}};
+  }
+  Floats16 values_;
+};
+#endif
+
+// (nibble - kBias) * scale
+template <int kBias>
+#if HWY_TARGET == HWY_AVX3
+struct BiasedNibbles : NibbleTable {
+  explicit BiasedNibbles(FloatVec scale)
+      : NibbleTable({hn::Mul(hn::Iota(FloatTag(), static_cast<float>(-kBias)), scale)}) {}
+};
+#else
+struct BiasedNibbles {
+  explicit BiasedNibbles(FloatVec scale_values) : scale(scale_values) {}
+  HWY_INLINE Floats16 Low(Bytes16 qs) const {
+    return Scaled(hn::Sub(Field<0, 15>(qs), SetBytes(kBias)), scale);
+  }
+  HWY_INLINE Floats16 High(Bytes16 qs) const {
+    return Scaled(hn::Sub(Field<4, 15>(qs), SetBytes(kBias)), scale);
+  }
+  FloatVec scale;
+};
+#endif
+
+// nibble * scale + offset
+#if HWY_TARGET == HWY_AVX3
+struct AffineNibbles : NibbleTable {
+  AffineNibbles(FloatVec scale, FloatVec offset)
+      : NibbleTable({hn::MulAdd(hn::Iota(FloatTag(), 0.0f), scale, offset)}) {}
+};
+#else
+struct AffineNibbles {
+  AffineNibbles(FloatVec scale_values, FloatVec offset_values)
+      : scale(scale_values), offset(offset_values) {}
+  HWY_INLINE Floats16 Low(Bytes16 qs) const { return ScaledPlus(Field<0, 15>(qs), scale, offset); }
+  HWY_INLINE Floats16 High(Bytes16 qs) const { return ScaledPlus(Field<4, 15>(qs), scale, offset); }
+  FloatVec scale;
+  FloatVec offset;
+};
+#endif
+
+// levels[nibble] * scale
+#if HWY_TARGET == HWY_AVX3
+struct LevelNibbles : NibbleTable {
+  LevelNibbles(Bytes16 levels, FloatVec scale) : NibbleTable(Scaled(levels, scale)) {}
+};
+#else
+struct LevelNibbles {
+  LevelNibbles(Bytes16 level_values, FloatVec scale_values)
+      : levels(level_values), scale(scale_values) {}
+  HWY_INLINE Floats16 Low(Bytes16 qs) const {
+    return Scaled(hn::TableLookupBytes(levels, Field<0, 15>(qs)), scale);
+  }
+  HWY_INLINE Floats16 High(Bytes16 qs) const {
+    return Scaled(hn::TableLookupBytes(levels, Field<4, 15>(qs)), scale);
+  }
+  Bytes16 levels;
+  FloatVec scale;
+};
+#endif
+
+// Makes the compiler store an array and reload its elements. A broadcast from memory takes a load
+// port; taken from a register, which compilers prefer, it competes with the decoder's own shuffles.
+template <typename T>
+HWY_INLINE void KeepInMemory(T& array) {
+  asm("" : "+m"(array));
+}
+
+// The scales of a block's sixteen groups, written once and then broadcast one by one.
+class GroupScales {
+ public:
+  explicit GroupScales(Floats16 values) {
+    StoreFloats(values, values_);
+    KeepInMemory(values_);
+  }
+  HWY_INLINE FloatVec operator[](int group) const { return hn::Set(FloatTag(), values_[group]); }
+
+ private:
+  alignas(64) float values_[16];
 };
 
 }  // namespace decode
