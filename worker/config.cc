@@ -1,0 +1,28 @@
+#include "worker/config.h"
+
+#include "base/flags.h"
+
+namespace warpline {
+
+WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
+  WorkerConfigResult result;
+  WorkerConfig& config = result.config;
+  CLI::App app("Runs the layers of one stage of a model for a warpline-coordinator");
+  Flags flags(app, "warpline-worker");
+  flags.Add(app, "-m,--model", config.model, "GGUF file, or the first of its shards")->required();
+  flags.Add(app, "--listen", config.listen, "Where the coordinator and the stage before dial");
+  flags.Add(app, "-t,--threads", config.threads, "Compute threads; 0: all processors")
+      ->check(IntegerRange(0, 1024));
+  flags.Add(app, "--backend", config.backend, "Device")->check(CLI::IsMember({"cpu"}));
+  flags.Add(app, "--secret-file", config.secret_file,
+            "File with the secret of coordinator and workers");
+  flags
+      .Add(app, "--watch-fd", config.watch_fd, "Inherited pipe; the worker ends when it is closed")
+      ->check(IntegerRange(-1, 1 << 20));
+  flags.AddFlag(app, "--verify", config.verify,
+                "Hash the whole model file, not only its structure");
+  result.exit_code = flags.Parse(argc, argv);
+  return result;
+}
+
+}  // namespace warpline

@@ -1,0 +1,135 @@
+#include "worker/stage_output.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_detail.h"
+#include "base/status.h"
+#include "proto/stage_protocol.h"
+#include "worker/sampler.h"
+
+namespace warpline {
+namespace {
+
+// One entry's place among the rows of a step.
+struct SampleRow {
+  const StepEntry* entry = nullptr;
+  int32_t row = 0;
+};
+
+// The tokens of all positions up to the entry's last. A token that was drawn earlier comes back as
+// the input of the next step, so nothing is appended when it is drawn.
+void ExtendHistory(const StepEntry& entry, std::vector<int32_t>& history) {
+  history.resize(static_cast<size_t>(entry.position));
+  history.insert(history.end(), entry.token_ids.begin(), entry.token_ids.end());
+}
+
+}  // namespace
+
+bool HasNonFinite(absl::Span<const float> values) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t found = 0;
+  for (const float& value : values) {
+    uint32_t bits = 0;
+    memcpy(&bits, &value, sizeof(bits));
+    found |= static_cast<uint32_t>((bits & kExponent) == kExponent);
+  }
+  return found != 0;
+}
+
+StageOutput::StageOutput(int n_vocab, FailEntry fail_entry)
+    : n_vocab_(n_vocab), fail_entry_(std::move(fail_entry)) {
+  logits_.resize(static_cast<size_t>(kMaxLogitRows) * static_cast<size_t>(n_vocab_));
+}
+
+absl::Status StageOutput::Run(const Step& step, StageModel& model, StageSequences& sequences,
+                              ControlSink& control) {
+  int first_row = 0;
+  for (const StepEntry& entry : step.entries) {
+    StageSequence& sequence = sequences.at(entry.key);
+    ExtendHistory(entry, sequence.history);
+    if (sequence.logits_from >= 0) {
+      WL_RETURN_IF_ERROR(SendLogits(step, entry, first_row, sequence.logits_from, model, control));
+    }
+    first_row += static_cast<int>(entry.token_ids.size());
+  }
+  v1::ControlReply reply;
+  v1::StepResult& result = *reply.mutable_result();
+  result.set_epoch(step.epoch);
+  result.set_step_id(step.step_id);
+  WL_RETURN_IF_ERROR(Sample(step, model, sequences, result));
+  control.Send(std::move(reply));
+  return absl::OkStatus();
+}
+
+absl::Status StageOutput::SendLogits(const Step& step, const StepEntry& entry, int first_row,
+                                     int64_t logits_from, StageModel& model, ControlSink& control) {
+  const int row_count = static_cast<int>(entry.token_ids.size());
+  const int skipped =
+      static_cast<int>(std::clamp<int64_t>(logits_from - entry.position, 0, row_count));
+  const int64_t row_bytes = int64_t{n_vocab_} * 4;
+  const int piece_rows =
+      static_cast<int>(std::clamp<int64_t>(kLogitPieceBytes / row_bytes, 1, kMaxLogitRows));
+  for (int begin = skipped; begin < row_count; begin += piece_rows) {
+    std::vector<int32_t> rows(static_cast<size_t>(std::min(piece_rows, row_count - begin)));
+    std::iota(rows.begin(), rows.end(), first_row + begin);
+    const absl::Span<float> logits(logits_.data(), rows.size() * static_cast<size_t>(n_vocab_));
+    WL_RETURN_IF_ERROR(model.Logits(rows, logits));
+    if (HasNonFinite(logits)) {
+      fail_entry_(step, entry,
+                  WithDetail(absl::InternalError("the logits are not finite"),
+                             {.code = "numerical_error"}));
+      return absl::OkStatus();
+    }
+    v1::ControlReply reply;
+    v1::LogitRows& piece = *reply.mutable_logits();
+    piece.set_epoch(step.epoch);
+    piece.set_sequence_id(entry.key.sequence_id);
+    piece.set_generation(entry.key.generation);
+    piece.set_first_position(static_cast<uint64_t>(entry.position + begin));
+    piece.set_row_count(static_cast<uint32_t>(rows.size()));
+    piece.set_values(logits.data(), logits.size() * sizeof(float));
+    control.SendLarge(std::move(reply));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageOutput::Sample(const Step& step, StageModel& model, StageSequences& sequences,
+                                 v1::StepResult& result) {
+  std::vector<SampleRow> wanted;
+  int32_t next_row = 0;
+  for (const StepEntry& entry : step.entries) {
+    next_row += static_cast<int32_t>(entry.token_ids.size());
+    if (entry.sample && !sequences.at(entry.key).failed) {
+      wanted.push_back({.entry = &entry, .row = next_row - 1});
+    }
+  }
+  for (size_t begin = 0; begin < wanted.size(); begin += kMaxLogitRows) {
+    const size_t count = std::min<size_t>(kMaxLogitRows, wanted.size() - begin);
+    std::vector<int32_t> rows;
+    for (size_t index = 0; index < count; ++index) rows.push_back(wanted[begin + index].row);
+    const size_t width = static_cast<size_t>(n_vocab_);
+    WL_RETURN_IF_ERROR(model.Logits(rows, absl::MakeSpan(logits_.data(), count * width)));
+    for (size_t index = 0; index < count; ++index) {
+      const StepEntry& entry = *wanted[begin + index].entry;
+      const StageSequence& sequence = sequences.at(entry.key);
+      const absl::StatusOr<int32_t> token =
+          SampleToken(absl::MakeSpan(logits_.data() + index * width, width), sequence.sampling,
+                      sequence.history, static_cast<int64_t>(sequence.history.size()));
+      if (!token.ok()) {
+        fail_entry_(step, entry, token.status());
+        continue;
+      }
+      v1::SampledToken& drawn = *result.add_tokens();
+      drawn.set_sequence_id(entry.key.sequence_id);
+      drawn.set_generation(entry.key.generation);
+      drawn.set_token_id(*token);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace warpline
