@@ -1,5 +1,7 @@
 #include "kernels/cpu/instruction_set.h"
 
+#include <cpuid.h>
+
 #include <string>
 #include <vector>
 
@@ -10,13 +12,22 @@
 namespace warpline {
 namespace {
 
+// Not among the names that every compiler's __builtin_cpu_supports knows.
+bool HasF16c() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 // What `set` needs and this processor (or its operating system) lacks.
 std::vector<std::string> MissingFeatures(InstructionSet set) {
   std::vector<std::string> missing;
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2")) missing.push_back("avx2");
   if (!__builtin_cpu_supports("fma")) missing.push_back("fma");
-  if (!__builtin_cpu_supports("f16c")) missing.push_back("f16c");
+  if (!HasF16c()) missing.push_back("f16c");
+  // The compiler may use these two wherever it may use AVX2: Highway's targets include them.
+  if (!__builtin_cpu_supports("bmi")) missing.push_back("bmi");
+  if (!__builtin_cpu_supports("bmi2")) missing.push_back("bmi2");
   if (set == InstructionSet::kAvx512) {
     if (!__builtin_cpu_supports("avx512f")) missing.push_back("avx512f");
     if (!__builtin_cpu_supports("avx512bw")) missing.push_back("avx512bw");

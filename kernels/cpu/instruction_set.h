@@ -7,7 +7,7 @@
 namespace warpline {
 
 enum class InstructionSet {
-  kAvx2,    // AVX2, FMA, F16C
+  kAvx2,    // AVX2, FMA, F16C, BMI, BMI2
   kAvx512,  // the above and AVX-512 F, BW, DQ, VL
 };
 
