@@ -153,7 +153,8 @@ absl::Status ValueReader::ReadArray(GgufArray& array) {
   array.element_type = static_cast<int>(type);
   if (type == kString)
     return ReadStrings(count, array.elements.emplace<std::vector<std::string>>());
-  WL_RETURN_IF_ERROR(reader_.Charge(count * sizeof(int64_t), Label()));
+  WL_RETURN_IF_ERROR(
+      reader_.Charge(count * sizeof(int64_t), count * kTypes[type].least_bytes, Label()));
   if (type == kBool) return ReadBools(count, array.elements.emplace<std::vector<int64_t>>());
   VisitNumber(type, [&](auto number) {
     using T = decltype(number);
@@ -178,7 +179,8 @@ absl::Status ValueReader::ReadStrings(uint64_t count, std::vector<std::string>& 
   // Tokens and merges are short; other lists of strings may hold longer texts.
   const uint64_t most_bytes =
       absl::StartsWith(key_, "tokenizer.ggml.") ? kMostTokenBytes : kMostStringBytes;
-  WL_RETURN_IF_ERROR(reader_.Charge(count * sizeof(std::string), Label()));
+  WL_RETURN_IF_ERROR(
+      reader_.Charge(count * sizeof(std::string), count * kTypes[kString].least_bytes, Label()));
   strings.resize(count);
   for (uint64_t i = 0; i < count; ++i) {
     WL_RETURN_IF_ERROR(reader_.ReadText(strings[i], most_bytes, [this, i] {
@@ -203,7 +205,7 @@ absl::Status ReadGgufMetadata(GgufReader& reader, uint64_t count, GgufMetadata& 
                           " has control characters or is not UTF-8: \"", printable.substr(0, 200),
                           "\"");
     }
-    WL_RETURN_IF_ERROR(reader.Charge(kKeyCost, label()));
+    WL_RETURN_IF_ERROR(reader.Charge(kKeyCost, 0, label()));
     GgufValue value;
     WL_RETURN_IF_ERROR(ValueReader(reader, key).Read(value));
     if (!metadata.try_emplace(key, std::move(value)).second) {

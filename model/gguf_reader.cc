@@ -18,8 +18,8 @@ absl::Status GgufReader::AboveLimit(absl::string_view what, uint64_t begin, uint
                " bytes");
 }
 
-absl::Status GgufReader::Charge(uint64_t cost, absl::string_view what) {
-  const uint64_t limit = free_bytes_ + position_;
+absl::Status GgufReader::Charge(uint64_t cost, uint64_t read_bytes, absl::string_view what) {
+  const uint64_t limit = free_bytes_ + position_ + read_bytes;
   if (cost > limit || charged_ > limit - cost) {
     return Error(what, " at offset ", position_, ": would bring the memory for metadata to ",
                  charged_, " + ", cost, " bytes, the limit is ", limit);

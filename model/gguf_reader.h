@@ -39,9 +39,9 @@ class GgufReader {
   }
   absl::Status Truncated(absl::string_view what, uint64_t wanted) const;
 
-  // Counts memory that a decoded value will take; call before allocating it. `what` names the
-  // value.
-  absl::Status Charge(uint64_t cost, absl::string_view what);
+  // Counts memory that a decoded value of `read_bytes` bytes in the file will take; call before
+  // allocating it. `what` names the value.
+  absl::Status Charge(uint64_t cost, uint64_t read_bytes, absl::string_view what);
 
   // The next number. The caller has checked that its bytes are there.
   template <typename T>
@@ -69,7 +69,7 @@ class GgufReader {
     if (length > remaining()) return TooLong(what(), begin, length);
     if (length > most_bytes) return AboveLimit(what(), begin, length, most_bytes);
     if (length > text.capacity()) {
-      if (absl::Status status = Charge(length + kStringOverhead, what()); !status.ok())
+      if (absl::Status status = Charge(length + kStringOverhead, length, what()); !status.ok())
         return status;
       text.reserve(length);
     }

@@ -73,7 +73,8 @@ class ShardParser {
     WL_RETURN_IF_ERROR(ReadHeader());
     WL_RETURN_IF_ERROR(ReadGgufMetadata(reader_, key_count_, shard_.metadata));
     WL_RETURN_IF_ERROR(ReadAlignment());
-    WL_RETURN_IF_ERROR(reader_.Charge(tensor_count_ * kTensorCost, "list of tensors"));
+    WL_RETURN_IF_ERROR(reader_.Charge(tensor_count_ * kTensorCost,
+                                      tensor_count_ * kLeastTensorBytes, "list of tensors"));
     shard_.tensors.resize(tensor_count_);
     for (uint64_t i = 0; i < tensor_count_; ++i)
       WL_RETURN_IF_ERROR(ReadTensor(i, shard_.tensors[i]));
