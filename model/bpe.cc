@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Create(const Vocabulary& voc
     const std::pair<int32_t, int32_t> pair(interner.PieceOf(left), interner.PieceOf(right));
     // A pair that occurs twice keeps its first rank.
     model->merges_.try_emplace(pair, PairMerge{.rank = static_cast<int32_t>(rank),
-                                               .piece = interner.PieceOf(left + right)});
+                                               .value = interner.PieceOf(left + right)});
   }
   return model;
 }
@@ -144,19 +144,20 @@ void BpeModel::EncodeWord(absl::string_view word, Scratch* scratch,
   }
   std::vector<MergeSymbol>& symbols = scratch->symbols;
   symbols.clear();
+  symbols.reserve(word.size());
   for (const char letter : word)
-    symbols.push_back({.piece = byte_pieces_[static_cast<uint8_t>(letter)]});
+    symbols.push_back({.value = byte_pieces_[static_cast<uint8_t>(letter)]});
   MergeSymbols(
       [this](const MergeSymbol& left, const MergeSymbol& right) {
-        const auto merge = merges_.find({left.piece, right.piece});
+        const auto merge = merges_.find({left.value, right.value});
         return merge == merges_.end() ? PairMerge{} : merge->second;
       },
       &scratch->queue, &symbols);
   for (int32_t i = 0; i >= 0; i = symbols[i].next) {
-    const int32_t token = piece_tokens_[symbols[i].piece];
+    const int32_t token = piece_tokens_[symbols[i].value];
     if (token >= 0) {
       ids->push_back(token);
-    } else if (const auto found = piece_fallbacks_.find(symbols[i].piece);
+    } else if (const auto found = piece_fallbacks_.find(symbols[i].value);
                found != piece_fallbacks_.end()) {
       ids->insert(ids->end(), found->second.begin(), found->second.end());
     }

@@ -14,21 +14,15 @@ using FindMerge = absl::FunctionRef<PairMerge(const MergeSymbol&, const MergeSym
 class Merger {
  public:
   Merger(FindMerge find_merge, std::vector<MergeSymbol>* symbols)
-      : find_merge_(find_merge), symbols_(*symbols) {
-    const int32_t count = static_cast<int32_t>(symbols_.size());
-    for (int32_t i = 0; i < count; ++i) {
-      symbols_[i].previous = i - 1;
-      symbols_[i].next = i + 1 < count ? i + 1 : -1;
-    }
-    for (int32_t i = 0; i < count; ++i) FindPair(i);
-  }
+      : find_merge_(find_merge), symbols_(*symbols) {}
 
   void RunShort() {
+    Link([](int32_t) {});
     while (true) {
       int32_t best = -1;
       for (int32_t i = 0; i >= 0; i = symbols_[i].next) {
-        const int32_t rank = symbols_[i].with_next.rank;
-        if (rank >= 0 && (best < 0 || rank < symbols_[best].with_next.rank)) best = i;
+        const int32_t rank = symbols_[i].rank_with_next;
+        if (rank >= 0 && (best < 0 || rank < symbols_[best].rank_with_next)) best = i;
       }
       if (best < 0) return;
       Join(best);
@@ -36,13 +30,13 @@ class Merger {
   }
 
   void RunLong(RankQueue* queue) {
-    for (size_t i = 0; i < symbols_.size(); ++i) PushPair(static_cast<int32_t>(i), queue);
+    Link([this, queue](int32_t left) { PushPair(left, queue); });
     int32_t rank = 0;
     int32_t left = 0;
     while (queue->Pop(&rank, &left)) {
       // An entry is stale when its left symbol is gone or its pair has another rank by now; a
       // joined symbol's pair has none.
-      if (symbols_[left].with_next.rank != rank) continue;
+      if (symbols_[left].rank_with_next != rank) continue;
       Join(left);
       if (symbols_[left].previous >= 0) PushPair(symbols_[left].previous, queue);
       PushPair(left, queue);
@@ -50,23 +44,36 @@ class Merger {
   }
 
  private:
+  // Sets up the list in one pass over the symbols, which may be more than fit into a cache. A pair
+  // is looked up when the links of both of its symbols are known.
+  template <typename Linked>
+  void Link(Linked linked) {
+    const int32_t count = static_cast<int32_t>(symbols_.size());
+    for (int32_t i = 0; i < count; ++i) {
+      symbols_[i].previous = i - 1;
+      symbols_[i].next = i + 1 < count ? i + 1 : -1;
+      if (i == 0) continue;
+      FindPair(i - 1);
+      linked(i - 1);
+    }
+  }
+
   void FindPair(int32_t left) {
     MergeSymbol& symbol = symbols_[left];
-    symbol.with_next = symbol.next < 0 ? PairMerge{} : find_merge_(symbol, symbols_[symbol.next]);
+    symbol.rank_with_next = symbol.next < 0 ? -1 : find_merge_(symbol, symbols_[symbol.next]).rank;
   }
 
   void PushPair(int32_t left, RankQueue* queue) const {
-    if (symbols_[left].with_next.rank >= 0) queue->Push(symbols_[left].with_next.rank, left);
+    if (symbols_[left].rank_with_next >= 0) queue->Push(symbols_[left].rank_with_next, left);
   }
 
   // The right symbol disappears into the left one.
   void Join(int32_t left) {
     MergeSymbol& symbol = symbols_[left];
     MergeSymbol& right = symbols_[symbol.next];
-    symbol.piece = symbol.with_next.piece;
-    symbol.end = right.end;
+    symbol.value = find_merge_(symbol, right).value;
     symbol.next = right.next;
-    right.with_next = {};
+    right.rank_with_next = -1;
     if (symbol.next >= 0) symbols_[symbol.next].previous = left;
     FindPair(left);
     if (symbol.previous >= 0) FindPair(symbol.previous);
@@ -105,17 +112,16 @@ bool RankQueue::Pop(int32_t* rank, int32_t* position) {
   *rank = ranks_.front();
   const auto entry = bucket_of_rank_.find(*rank);
   Bucket& bucket = buckets_[entry->second];
-  const bool in_order = bucket.taken < bucket.ascending.size();
-  if (bucket.late.empty() || (in_order && bucket.ascending[bucket.taken] <= bucket.late.front())) {
-    *position = bucket.ascending[bucket.taken++];
+  if (bucket.late.empty() ||
+      (!bucket.ascending.empty() && bucket.ascending.front() <= bucket.late.front())) {
+    *position = bucket.ascending.front();
+    bucket.ascending.pop_front();
   } else {
     *position = bucket.late.front();
     std::pop_heap(bucket.late.begin(), bucket.late.end(), std::greater<>());
     bucket.late.pop_back();
   }
-  if (bucket.taken == bucket.ascending.size() && bucket.late.empty()) {
-    bucket.ascending.clear();
-    bucket.taken = 0;
+  if (bucket.ascending.empty() && bucket.late.empty()) {
     free_buckets_.push_back(entry->second);
     bucket_of_rank_.erase(entry);
     std::pop_heap(ranks_.begin(), ranks_.end(), std::greater<>());

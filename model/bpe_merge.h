@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -11,19 +12,18 @@
 
 namespace warpline {
 
-// What joining two symbols gives. `piece` is a number that the caller gives a meaning.
+// What joining two symbols gives.
 struct PairMerge {
-  int32_t rank = -1;  // negative: the two do not join
-  int32_t piece = -1;
+  int32_t rank = -1;   // negative: the two do not join
+  int32_t value = -1;  // of the joined symbol
 };
 
+// Small, because a text of one word has as many as it has bytes.
 struct MergeSymbol {
-  int32_t piece = -1;
-  uint32_t begin = 0;  // bytes of the text that the symbol covers, half-open
-  uint32_t end = 0;
+  int32_t value = -1;     // what the caller tells symbols apart by
   int32_t previous = -1;  // indices of the neighbours that are left, -1 at the ends
   int32_t next = -1;
-  PairMerge with_next;
+  int32_t rank_with_next = -1;  // negative: the two do not join
 };
 
 // A priority queue of (rank, position), smallest first. Positions that come in ascending order
@@ -37,19 +37,19 @@ class RankQueue {
 
  private:
   struct Bucket {
-    std::vector<int32_t> ascending;
-    size_t taken = 0;           // of `ascending`
+    std::deque<int32_t> ascending;
     std::vector<int32_t> late;  // min-heap of positions that came out of order
   };
 
   absl::flat_hash_map<int32_t, int32_t> bucket_of_rank_;
-  std::vector<Bucket> buckets_;
+  std::deque<Bucket> buckets_;
   std::vector<int32_t> free_buckets_;
   std::vector<int32_t> ranks_;  // min-heap, each rank that has a bucket once
 };
 
-// Joins symbols until no adjacent pair joins any more. `symbols` come with piece, begin and end
-// set, in text order; afterwards the remaining ones are those reached from symbols[0] by `next`.
+// Joins symbols until no adjacent pair joins any more. `symbols` come with their values, in text
+// order; afterwards the remaining ones are those reached from symbols[0] by `next`. `find_merge` is
+// given two neighbours among `symbols`.
 void MergeSymbols(
     absl::FunctionRef<PairMerge(const MergeSymbol& left, const MergeSymbol& right)> find_merge,
     RankQueue* queue, std::vector<MergeSymbol>* symbols);

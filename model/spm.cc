@@ -40,34 +40,33 @@ SpmModel::SpmModel(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {
 void SpmModel::Encode(absl::string_view fragment, std::vector<int32_t>* ids) const {
   const std::string text = absl::StrCat(vocabulary_.space_prefix ? kSpaceMark : absl::string_view(),
                                         absl::StrReplaceAll(fragment, {{" ", kSpaceMark}}));
-  std::vector<MergeSymbol> symbols;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end =
-        std::min(text.size(), begin + SymbolByteCount(static_cast<uint8_t>(text[begin])));
-    symbols.push_back(
-        {.piece = vocabulary_.FindPlain(absl::string_view(text).substr(begin, end - begin)),
-         .begin = static_cast<uint32_t>(begin),
-         .end = static_cast<uint32_t>(end)});
-    begin = end;
+  std::vector<MergeSymbol> symbols;  // the value is where the symbol begins
+  symbols.reserve(text.size());
+  for (size_t begin = 0; begin < text.size();
+       begin += SymbolByteCount(static_cast<uint8_t>(text[begin]))) {
+    symbols.push_back({.value = static_cast<int32_t>(begin)});
   }
   if (symbols.empty()) return;
+  const auto text_up_to_next = [&text, &symbols](int32_t begin, int32_t next) {
+    const size_t end = next < 0 ? text.size() : symbols[next].value;
+    return absl::string_view(text).substr(begin, end - begin);
+  };
   RankQueue queue;
   MergeSymbols(
-      [this, &text](const MergeSymbol& left, const MergeSymbol& right) {
-        const size_t byte_count = right.end - left.begin;
-        if (byte_count > longest_token_bytes_) return PairMerge{};
+      [this, &text_up_to_next](const MergeSymbol& left, const MergeSymbol& right) {
+        const absl::string_view joined = text_up_to_next(left.value, right.next);
         const int32_t token =
-            vocabulary_.FindPlain(absl::string_view(text).substr(left.begin, byte_count));
-        return token < 0 ? PairMerge{} : PairMerge{.rank = ranks_[token], .piece = token};
+            joined.size() > longest_token_bytes_ ? -1 : vocabulary_.FindPlain(joined);
+        return token < 0 ? PairMerge{} : PairMerge{.rank = ranks_[token], .value = left.value};
       },
       &queue, &symbols);
   // Merging only ever makes tokens, so a symbol that is none is a single character.
   for (int32_t i = 0; i >= 0; i = symbols[i].next) {
-    const MergeSymbol& symbol = symbols[i];
-    if (symbol.piece >= 0) {
-      ids->push_back(symbol.piece);
+    const absl::string_view symbol = text_up_to_next(symbols[i].value, symbols[i].next);
+    if (const int32_t token = vocabulary_.FindPlain(symbol); token >= 0) {
+      ids->push_back(token);
     } else {
-      AppendBytes(absl::string_view(text).substr(symbol.begin, symbol.end - symbol.begin), ids);
+      AppendBytes(symbol, ids);
     }
   }
 }
