@@ -1,0 +1,133 @@
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/status.h"
+
+namespace warpline {
+namespace {
+
+constexpr int64_t kTaskRows = 96;  // pairs of row and head; each decoded page serves all of them
+constexpr int64_t kTasksPerThread = 4;
+
+int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
+int PaddedDim(int head_dim) { return static_cast<int>(DivideUp(head_dim, 16) * 16); }
+
+}  // namespace
+
+PagedAttention::PagedAttention(InstructionSet set, ThreadPool& pool)
+    : kernels_(GetAttentionKernels(set)), pool_(pool), workspaces_(pool.thread_count()) {
+  for (Workspace& space : workspaces_) {
+    space.queries.resize(kTaskRows);
+    space.low.resize(kTaskRows);
+    space.high.resize(kTaskRows);
+  }
+}
+
+absl::Status PagedAttention::Reserve(int head_dim) {
+  const int64_t padded = PaddedDim(head_dim);
+  // Keys, values, scores, maxima, totals, sums.
+  const int64_t floats = 2 * kPageTokens * padded + kTaskRows * (kPageTokens + 2 + padded);
+  for (Workspace& space : workspaces_) WL_RETURN_IF_ERROR(space.floats.Floats(floats).status());
+  return absl::OkStatus();
+}
+
+void PagedAttention::AddTasks(const AttentionJob& job, const StepState& step) {
+  const int kv_heads = job.cache->args().n_head_kv;
+  const int group = job.n_head / kv_heads;
+  // Decode steps have few pairs of sequence and KV head: then the heads of a group are split as
+  // well.
+  const int64_t wanted = kTasksPerThread * pool_.thread_count();
+  const int64_t whole = step.row_count() * kv_heads;
+  const int parts = static_cast<int>(
+      std::clamp<int64_t>(DivideUp(wanted, std::max<int64_t>(whole, 1)), 1, group));
+  const int heads = static_cast<int>(std::min<int64_t>(DivideUp(group, parts), kTaskRows));
+  const int64_t rows = kTaskRows / heads;
+  for (const StepState::Sequence& sequence : step.sequences()) {
+    for (int64_t row = 0; row < sequence.row_count; row += rows) {
+      for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
+        for (int head = 0; head < group; head += heads) {
+          tasks_.push_back({.sequence = &sequence,
+                            .first_row = row,
+                            .row_count = std::min(rows, sequence.row_count - row),
+                            .first_head = kv_head * group + head,
+                            .head_count = std::min(heads, group - head)});
+        }
+      }
+    }
+  }
+}
+
+void PagedAttention::Run(const AttentionJob& job, const StepState& step) {
+  tasks_.clear();
+  AddTasks(job, step);
+  pool_.Run(static_cast<int64_t>(tasks_.size()),
+            [&](int64_t index, int thread) { RunTask(job, step, tasks_[index], thread); });
+}
+
+void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, const Task& task,
+                             int thread) {
+  Workspace& space = workspaces_[thread];
+  const KvLayout& layout = job.cache->layout();
+  const int head_dim = layout.head_dim;
+  const int padded = PaddedDim(head_dim);
+  const int kv_head = task.first_head / (job.n_head / job.cache->args().n_head_kv);
+  const int pairs = static_cast<int>(task.row_count) * task.head_count;
+  float* keys = reinterpret_cast<float*>(space.floats.Floats(0).value());
+  float* values = keys + kPageTokens * padded;
+  float* scores = values + kPageTokens * padded;
+  float* sums = scores + kTaskRows * kPageTokens;
+  float* largest = sums + kTaskRows * padded;
+  float* total = largest + kTaskRows;
+  const StepState::Sequence& sequence = *task.sequence;
+  const int64_t first_row = sequence.first_row + task.first_row;
+  for (int i = 0; i < pairs; ++i) {
+    space.queries[i] = job.q + (first_row + i / task.head_count) * job.q_stride +
+                       int64_t{task.first_head + i % task.head_count} * head_dim;
+    largest[i] = -std::numeric_limits<float>::infinity();
+    total[i] = 0;
+  }
+  std::fill_n(sums, int64_t{pairs} * padded, 0.0f);
+
+  const int64_t first_position = sequence.first_position + task.first_row;
+  const int64_t end = first_position + task.row_count;
+  const auto first_visible = [&job](int64_t position) {
+    return job.window > 0 ? std::max<int64_t>(0, position - job.window + 1) : 0;
+  };
+  int64_t tile_start = first_visible(first_position) / kPageTokens * kPageTokens;
+  for (; tile_start < end; tile_start += kPageTokens) {
+    const auto within = [tile_start](int64_t position) {
+      return static_cast<int>(std::clamp<int64_t>(position - tile_start, 0, kPageTokens));
+    };
+    for (int i = 0; i < pairs; ++i) {
+      const int64_t position = first_position + i / task.head_count;
+      space.low[i] = within(first_visible(position));
+      space.high[i] = within(position + 1);
+    }
+    const uint8_t* page = job.cache->Page(step.PageOf(sequence, tile_start), kv_head);
+    kernels_.decode_keys(layout, page, keys);
+    kernels_.decode_values(layout, page, within(first_visible(first_position)), within(end),
+                           values);
+    kernels_.tile({.row_count = pairs,
+                   .queries = space.queries.data(),
+                   .low = space.low.data(),
+                   .high = space.high.data(),
+                   .keys = keys,
+                   .values = values,
+                   .head_dim = head_dim,
+                   .padded_dim = padded,
+                   .scale = job.scale,
+                   .scores = scores,
+                   .largest = largest,
+                   .total = total,
+                   .sums = sums});
+  }
+  for (int i = 0; i < pairs; ++i) {
+    float* out = job.out + (first_row + i / task.head_count) * job.out_stride +
+                 int64_t{task.first_head + i % task.head_count} * head_dim;
+    kernels_.finish(sums + int64_t{i} * padded, total[i], head_dim, out);
+  }
+}
+
+}  // namespace warpline

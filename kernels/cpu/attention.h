@@ -1,0 +1,55 @@
+// Causal attention of a step over its sequences' pages, split into tasks over the compute pool.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/cpu/cpu_memory.h"
+#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/step_state.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace warpline {
+
+struct AttentionJob {
+  const float* q = nullptr;  // [rows of the step, n_head * head_dim]
+  int64_t q_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int n_head = 0;
+  float scale = 0;
+  int64_t window = 0;  // 0: none
+  const CpuKvCache* cache = nullptr;
+};
+
+class PagedAttention {
+ public:
+  PagedAttention(InstructionSet set, ThreadPool& pool);
+  absl::Status Reserve(int head_dim);  // call before Run for heads of this size
+  void Run(const AttentionJob& job, const StepState& step);
+
+ private:
+  // Some consecutive rows of a sequence and some heads that share a KV head.
+  struct Task {
+    const StepState::Sequence* sequence;
+    int64_t first_row, row_count;  // within the sequence
+    int first_head, head_count;
+  };
+  // Scratch of one thread, for kTaskRows pairs of row and head.
+  struct Workspace {
+    CpuScratch floats;
+    std::vector<const float*> queries;
+    std::vector<int> low, high;
+  };
+
+  void AddTasks(const AttentionJob& job, const StepState& step);
+  void RunTask(const AttentionJob& job, const StepState& step, const Task& task, int thread);
+
+  const AttentionKernels& kernels_;
+  ThreadPool& pool_;
+  std::vector<Task> tasks_;
+  std::vector<Workspace> workspaces_;
+};
+
+}  // namespace warpline

@@ -1,0 +1,113 @@
+#include "kernels/cpu/op_checks.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace warpline {
+namespace {
+
+constexpr int64_t kMaxWidth = int64_t{1} << 31;
+
+absl::Status Mismatch(absl::string_view name, absl::string_view what, int64_t got, int64_t wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " has ", what, " ", got, ", not ", wanted));
+}
+
+}  // namespace
+
+absl::StatusOr<CpuRows> CheckTensor(absl::string_view name, const Tensor& tensor, int64_t row_count,
+                                    int64_t width) {
+  if (tensor.buffer == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(name, " has no buffer"));
+  if (row_count >= 0 && tensor.row_count != row_count)
+    return Mismatch(name, "rows", tensor.row_count, row_count);
+  if (width >= 0 && tensor.width != width) return Mismatch(name, "width", tensor.width, width);
+  const auto& buffer = static_cast<const CpuBuffer&>(*tensor.buffer);
+  int64_t end = 0;
+  const bool bad = tensor.row_count < 0 || tensor.width <= 0 || tensor.stride < tensor.width ||
+                   tensor.first < 0 ||
+                   __builtin_mul_overflow(tensor.row_count - 1, tensor.stride, &end) ||
+                   __builtin_add_overflow(end, tensor.first, &end) ||
+                   __builtin_add_overflow(end, tensor.width, &end) ||
+                   (tensor.row_count > 0 && end > buffer.float_count());
+  if (bad) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " of ", tensor.row_count, " rows, width ", tensor.width, ", stride ", tensor.stride,
+        " at ", tensor.first, " does not fit a buffer of ", buffer.float_count(), " values"));
+  }
+  return CpuRows{.data = buffer.floats() + tensor.first,
+                 .row_count = tensor.row_count,
+                 .width = tensor.width,
+                 .stride = tensor.stride};
+}
+
+absl::StatusOr<const float*> CheckVector(absl::string_view name, const Buffer* buffer,
+                                         int64_t count) {
+  if (buffer == nullptr) return nullptr;
+  const auto& vector = static_cast<const CpuBuffer&>(*buffer);
+  if (vector.float_count() < count) return Mismatch(name, "values", vector.float_count(), count);
+  return vector.floats();
+}
+
+absl::StatusOr<MatrixSlice> CheckMatrix(absl::string_view name, const LinearWeight& matrix,
+                                        int64_t input_width, int64_t output_width,
+                                        int64_t expert_count) {
+  if (matrix.weight == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+  const auto& weight = static_cast<const CpuWeight&>(*matrix.weight);
+  if (input_width >= 0 && weight.input_width() != input_width) {
+    return Mismatch(name, "input width", weight.input_width(), input_width);
+  }
+  if (output_width >= 0 && weight.output_width() != output_width) {
+    return Mismatch(name, "output width", weight.output_width(), output_width);
+  }
+  if (weight.expert_count() != expert_count)
+    return Mismatch(name, "experts", weight.expert_count(), expert_count);
+  MatrixSlice slice{.weight = &weight};
+  WL_ASSIGN_OR_RETURN(slice.bias, CheckVector(name, matrix.bias, weight.output_width()));
+  return slice;
+}
+
+absl::StatusOr<const CpuKvCache*> CheckCache(const KvCache* cache, int n_head, int n_head_kv,
+                                             int head_dim, int32_t largest_page) {
+  if (cache == nullptr) return absl::InvalidArgumentError("no KV cache");
+  const auto& own = static_cast<const CpuKvCache&>(*cache);
+  if (n_head_kv <= 0 || n_head <= 0 || n_head % n_head_kv != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(n_head, " heads over ", n_head_kv, " KV heads"));
+  }
+  if (own.args().n_head_kv != n_head_kv)
+    return Mismatch("KV cache", "heads", own.args().n_head_kv, n_head_kv);
+  if (own.args().head_dim != head_dim)
+    return Mismatch("KV cache", "head size", own.args().head_dim, head_dim);
+  if (largest_page >= own.args().page_count) {
+    return absl::InvalidArgumentError(absl::StrCat("page ", largest_page, " of a KV cache with ",
+                                                   own.args().page_count, " pages"));
+  }
+  return &own;
+}
+
+absl::Status CheckWeightArgs(const WeightArgs& args) {
+  const QuantTypeInfo* info = FindQuantType(static_cast<int64_t>(args.type));
+  if (info == nullptr || !info->is_weight) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("type ", static_cast<int>(args.type), " is no weight type"));
+  }
+  if (args.input_width <= 0 || args.output_width <= 0 || args.expert_count <= 0 ||
+      args.input_width > kMaxWidth || args.output_width > kMaxWidth ||
+      args.input_width % info->block_values != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a weight of ", args.input_width, " x ",
+                                                   args.output_width, " x ", args.expert_count,
+                                                   " values of type ", info->name));
+  }
+  int64_t bytes = RowBytes(args.type, args.input_width);
+  if (__builtin_mul_overflow(bytes, args.output_width, &bytes) ||
+      __builtin_mul_overflow(bytes, args.expert_count, &bytes) ||
+      bytes != static_cast<int64_t>(args.data.size())) {
+    return Mismatch("a weight", "bytes", static_cast<int64_t>(args.data.size()), bytes);
+  }
+  const int64_t scales = static_cast<int64_t>(args.scales.size());
+  if (scales > 1 && scales != args.expert_count)
+    return Mismatch("a weight", "scales", scales, args.expert_count);
+  return absl::OkStatus();
+}
+
+}  // namespace warpline
