@@ -2,11 +2,17 @@
 // (Highway targets AVX2 and AVX3; empty for others). A decoder hands sixteen consecutive values at
 // a time to a sink, which stores them or multiplies them at once:
 //
-//   struct Sink { void Take(int sixteenth, Floats16 values); };  // from value 16 * sixteenth on
+//   struct DotSink {  // sixteen partial sums with the activations x of this block
+//     void Take(int sixteenth, decode::Floats16 values) {
+//       sum = Fma(Load(x + 16 * sixteenth), Vec16{values.a /* AVX2: , values.b */}, sum);
+//     }
+//     const float* x;
+//     Vec16 sum;
+//   };
 //   decode::SimdBlock<QuantType::kQ4_1>::Decode(block, HostQuantGrids(), sink);
 //
-// A decoder calls Take once for every sixteenth of the block, not always in order; its numbers are
-// constants after inlining. SimdBlock<type> has kValues and kBytes (of F32, F16 and BF16: those of
+// A decoder calls Take once for every sixteenth of the block, in ascending order, so that sums keep
+// their order along the row. SimdBlock<type> has kValues and kBytes (of F32, F16 and BF16: those of
 // 16 values) and gives the same bits as BlockOf<type>. The K formats are in
 // quant_decode_simd_k-inl.h, the IQ formats in quant_decode_simd_iq-inl.h.
 #if defined(WARPLINE_KERNELS_QUANT_DECODE_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -215,13 +221,18 @@ struct SimdBlock<QuantType::kTQ2_0> {
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
     const FloatVec d = BroadcastHalf(block + 64);
     const Bytes16 one = SetBytes(1);
-    for (int i = 0; i < 4; ++i) {
-      const Bytes16 qs = LoadBytes(block + 16 * i);
-      const int first = 8 * (i / 2) + i % 2;
-      sink.Take(first, Scaled(hn::Sub(Field<0, 3>(qs), one), d));
-      sink.Take(first + 2, Scaled(hn::Sub(Field<2, 3>(qs), one), d));
-      sink.Take(first + 4, Scaled(hn::Sub(Field<4, 3>(qs), one), d));
-      sink.Take(first + 6, Scaled(hn::Sub(Field<6, 3>(qs), one), d));
+    for (int half = 0; half < 2; ++half) {
+      const Bytes16 a = LoadBytes(block + 32 * half);
+      const Bytes16 b = LoadBytes(block + 32 * half + 16);
+      const int first = 8 * half;
+      sink.Take(first, Scaled(hn::Sub(Field<0, 3>(a), one), d));
+      sink.Take(first + 1, Scaled(hn::Sub(Field<0, 3>(b), one), d));
+      sink.Take(first + 2, Scaled(hn::Sub(Field<2, 3>(a), one), d));
+      sink.Take(first + 3, Scaled(hn::Sub(Field<2, 3>(b), one), d));
+      sink.Take(first + 4, Scaled(hn::Sub(Field<4, 3>(a), one), d));
+      sink.Take(first + 5, Scaled(hn::Sub(Field<4, 3>(b), one), d));
+      sink.Take(first + 6, Scaled(hn::Sub(Field<6, 3>(a), one), d));
+      sink.Take(first + 7, Scaled(hn::Sub(Field<6, 3>(b), one), d));
     }
   }
 };
@@ -235,13 +246,15 @@ struct SimdBlock<QuantType::kTQ1_0> {
     const FloatVec d = BroadcastHalf(block + 52);
     Bytes16 a = LoadBytes(block);
     Bytes16 b = LoadBytes(block + 16);
-    Bytes16 c = LoadBytes(block + 32);
     for (int n = 0; n < 5; ++n) {
       sink.Take(2 * n, Scaled(LeadingDigit(a), d));
       sink.Take(2 * n + 1, Scaled(LeadingDigit(b), d));
-      sink.Take(10 + n, Scaled(LeadingDigit(c), d));
       a = Tripled(a);
       b = Tripled(b);
+    }
+    Bytes16 c = LoadBytes(block + 32);
+    for (int n = 0; n < 5; ++n) {
+      sink.Take(10 + n, Scaled(LeadingDigit(c), d));
       c = Tripled(c);
     }
     const Bytes16 n0 = BroadcastWord(LoadWord32(block + 48));

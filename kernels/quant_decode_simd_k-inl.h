@@ -24,13 +24,18 @@ struct SimdBlock<QuantType::kQ2K> {
     const Bytes16 packed = LoadBytes(block);
     const GroupScales scales(Scaled(Field<0, 15>(packed), BroadcastHalf(block + 80)));
     const GroupScales mins(Scaled(Field<4, 15>(packed), BroadcastHalf(block + 82)));
-    for (int i = 0; i < 4; ++i) {
-      const Bytes16 qs = LoadBytes(block + 16 + 16 * i);
-      const int g = 8 * (i / 2) + i % 2;
-      sink.Take(g, ScaledMinus(Field<0, 3>(qs), scales[g], mins[g]));
-      sink.Take(g + 2, ScaledMinus(Field<2, 3>(qs), scales[g + 2], mins[g + 2]));
-      sink.Take(g + 4, ScaledMinus(Field<4, 3>(qs), scales[g + 4], mins[g + 4]));
-      sink.Take(g + 6, ScaledMinus(Field<6, 3>(qs), scales[g + 6], mins[g + 6]));
+    for (int half = 0; half < 2; ++half) {
+      const Bytes16 a = LoadBytes(block + 16 + 32 * half);
+      const Bytes16 b = LoadBytes(block + 32 + 32 * half);
+      const int g = 8 * half;
+      sink.Take(g, ScaledMinus(Field<0, 3>(a), scales[g], mins[g]));
+      sink.Take(g + 1, ScaledMinus(Field<0, 3>(b), scales[g + 1], mins[g + 1]));
+      sink.Take(g + 2, ScaledMinus(Field<2, 3>(a), scales[g + 2], mins[g + 2]));
+      sink.Take(g + 3, ScaledMinus(Field<2, 3>(b), scales[g + 3], mins[g + 3]));
+      sink.Take(g + 4, ScaledMinus(Field<4, 3>(a), scales[g + 4], mins[g + 4]));
+      sink.Take(g + 5, ScaledMinus(Field<4, 3>(b), scales[g + 5], mins[g + 5]));
+      sink.Take(g + 6, ScaledMinus(Field<6, 3>(a), scales[g + 6], mins[g + 6]));
+      sink.Take(g + 7, ScaledMinus(Field<6, 3>(b), scales[g + 7], mins[g + 7]));
     }
   }
 };
@@ -49,23 +54,31 @@ struct SimdBlock<QuantType::kQ3K> {
     const Bytes16 codes = hn::Sub(BytesFromWords(first, second), SetBytes(32));
     const GroupScales scales(Scaled(codes, BroadcastHalf(block + 108)));
     const Bytes16 hmask[2] = {LoadBytes(block), LoadBytes(block + 16)};
-    for (int i = 0; i < 2; ++i) {
-      TakeHalf<0>(LoadBytes(block + 32 + 16 * i), hmask[i], scales, i, sink);
-      TakeHalf<4>(LoadBytes(block + 64 + 16 * i), hmask[i], scales, 8 + i, sink);
-    }
+    TakeHalf<0>(block + 32, hmask, scales, sink);
+    TakeHalf<4>(block + 64, hmask, scales, sink);
   }
 
  private:
   // Two bits of each byte at bits 4 and 5.
   static HWY_INLINE uint64_t TopBits(uint64_t fields) { return (fields & 0x0303030303030303) << 4; }
 
+  // 128 values; the third bit of the first 32 of them is bit kBit.
   template <int kBit, typename Sink>
-  static HWY_INLINE void TakeHalf(Bytes16 qs, Bytes16 hmask, const GroupScales& scales, int g,
-                                  Sink& sink) {
-    sink.Take(g, Scaled(Code<0, kBit>(qs, hmask), scales[g]));
-    sink.Take(g + 2, Scaled(Code<2, kBit + 1>(qs, hmask), scales[g + 2]));
-    sink.Take(g + 4, Scaled(Code<4, kBit + 2>(qs, hmask), scales[g + 4]));
-    sink.Take(g + 6, Scaled(Code<6, kBit + 3>(qs, hmask), scales[g + 6]));
+  static HWY_INLINE void TakeHalf(const uint8_t* qs, const Bytes16 (&hmask)[2],
+                                  const GroupScales& scales, Sink& sink) {
+    const Bytes16 bytes[2] = {LoadBytes(qs), LoadBytes(qs + 16)};
+    constexpr int kGroup = 2 * kBit;
+    TakePair<kGroup, 0, kBit>(bytes, hmask, scales, sink);
+    TakePair<kGroup + 2, 2, kBit + 1>(bytes, hmask, scales, sink);
+    TakePair<kGroup + 4, 4, kBit + 2>(bytes, hmask, scales, sink);
+    TakePair<kGroup + 6, 6, kBit + 3>(bytes, hmask, scales, sink);
+  }
+
+  template <int kGroup, int kShift, int kBit, typename Sink>
+  static HWY_INLINE void TakePair(const Bytes16 (&qs)[2], const Bytes16 (&hmask)[2],
+                                  const GroupScales& scales, Sink& sink) {
+    sink.Take(kGroup, Scaled(Code<kShift, kBit>(qs[0], hmask[0]), scales[kGroup]));
+    sink.Take(kGroup + 1, Scaled(Code<kShift, kBit>(qs[1], hmask[1]), scales[kGroup + 1]));
   }
 
   template <int kShift, int kBit>
@@ -153,12 +166,16 @@ struct SimdBlock<QuantType::kQ5K> {
     const FloatVec low_offset = hn::Set(FloatTag(), unpacked.offsets[kGroup]);
     const FloatVec high_scale = hn::Set(FloatTag(), unpacked.scales[kGroup + 1]);
     const FloatVec high_offset = hn::Set(FloatTag(), unpacked.offsets[kGroup + 1]);
+    const Bytes16 bytes[2] = {LoadBytes(qs), LoadBytes(qs + 16)};
     for (int i = 0; i < 2; ++i) {
-      const Bytes16 bytes = LoadBytes(qs + 16 * i);
-      const Bytes16 low = hn::Or(Field<0, 15>(bytes), ShiftUp<4>(Field<kGroup, 1>(qh[i])));
-      const Bytes16 high = hn::Or(Field<4, 15>(bytes), ShiftUp<4>(Field<kGroup + 1, 1>(qh[i])));
-      sink.Take(2 * kGroup + i, ScaledPlus(low, low_scale, low_offset));
-      sink.Take(2 * kGroup + 2 + i, ScaledPlus(high, high_scale, high_offset));
+      const Bytes16 fifth = ShiftUp<4>(Field<kGroup, 1>(qh[i]));
+      sink.Take(2 * kGroup + i,
+                ScaledPlus(hn::Or(Field<0, 15>(bytes[i]), fifth), low_scale, low_offset));
+    }
+    for (int i = 0; i < 2; ++i) {
+      const Bytes16 fifth = ShiftUp<4>(Field<kGroup + 1, 1>(qh[i]));
+      sink.Take(2 * kGroup + 2 + i,
+                ScaledPlus(hn::Or(Field<4, 15>(bytes[i]), fifth), high_scale, high_offset));
     }
   }
 };
@@ -170,21 +187,28 @@ struct SimdBlock<QuantType::kQ6K> {
   template <typename Sink>
   static HWY_INLINE void Decode(const uint8_t* block, const QuantGrids&, Sink& sink) {
     const GroupScales scales(Scaled(LoadBytes(block + 192), BroadcastHalf(block + 208)));
-    for (int i = 0; i < 4; ++i) {  // sixteen values of each quarter of a half
-      const int half = i / 2;
-      const int offset = 16 * (i % 2);
-      const Bytes16 first = LoadBytes(block + 64 * half + offset);
-      const Bytes16 second = LoadBytes(block + 64 * half + 32 + offset);
-      const Bytes16 qh = LoadBytes(block + 128 + 32 * half + offset);
-      const int g = 8 * half + i % 2;
-      sink.Take(g, Scaled(Code(Field<0, 15>(first), Field<0, 3>(qh)), scales[g]));
-      sink.Take(g + 2, Scaled(Code(Field<0, 15>(second), Field<2, 3>(qh)), scales[g + 2]));
-      sink.Take(g + 4, Scaled(Code(Field<4, 15>(first), Field<4, 3>(qh)), scales[g + 4]));
-      sink.Take(g + 6, Scaled(Code(Field<4, 15>(second), Field<6, 3>(qh)), scales[g + 6]));
-    }
+    TakeHalf(block, block + 128, scales, 0, sink);
+    TakeHalf(block + 64, block + 160, scales, 8, sink);
   }
 
  private:
+  // 128 values, from group g on: quarters 0 and 1 are low nibbles, 2 and 3 high ones.
+  template <typename Sink>
+  static HWY_INLINE void TakeHalf(const uint8_t* ql, const uint8_t* qh, const GroupScales& scales,
+                                  int g, Sink& sink) {
+    const Bytes16 l0 = LoadBytes(ql), l1 = LoadBytes(ql + 16);
+    const Bytes16 l2 = LoadBytes(ql + 32), l3 = LoadBytes(ql + 48);
+    const Bytes16 h0 = LoadBytes(qh), h1 = LoadBytes(qh + 16);
+    sink.Take(g, Scaled(Code(Field<0, 15>(l0), Field<0, 3>(h0)), scales[g]));
+    sink.Take(g + 1, Scaled(Code(Field<0, 15>(l1), Field<0, 3>(h1)), scales[g + 1]));
+    sink.Take(g + 2, Scaled(Code(Field<0, 15>(l2), Field<2, 3>(h0)), scales[g + 2]));
+    sink.Take(g + 3, Scaled(Code(Field<0, 15>(l3), Field<2, 3>(h1)), scales[g + 3]));
+    sink.Take(g + 4, Scaled(Code(Field<4, 15>(l0), Field<4, 3>(h0)), scales[g + 4]));
+    sink.Take(g + 5, Scaled(Code(Field<4, 15>(l1), Field<4, 3>(h1)), scales[g + 5]));
+    sink.Take(g + 6, Scaled(Code(Field<4, 15>(l2), Field<6, 3>(h0)), scales[g + 6]));
+    sink.Take(g + 7, Scaled(Code(Field<4, 15>(l3), Field<6, 3>(h1)), scales[g + 7]));
+  }
+
   static HWY_INLINE Bytes16 Code(Bytes16 low, Bytes16 high) {
     return hn::Sub(hn::Or(low, ShiftUp<4>(high)), SetBytes(32));
   }

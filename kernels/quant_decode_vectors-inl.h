@@ -206,15 +206,6 @@ HWY_INLINE Floats16 ScaledMinus(Bytes16 v, FloatVec scale, FloatVec offset) {
 #endif
 }
 
-// sum + v * x: for sinks that multiply at once, over sixteen fixed partial sums.
-HWY_INLINE Floats16 MulAdd16(Floats16 v, Floats16 x, Floats16 sum) {
-#if HWY_TARGET == HWY_AVX3
-  return {hn::MulAdd(v.a, x.a, sum.a)};
-#else
-  return {hn::MulAdd(v.a, x.a, sum.a), hn::MulAdd(v.b, x.b, sum.b)};
-#endif
-}
-
 // Values of the low and the high nibbles of sixteen bytes. With AVX-512 all sixteen possible values
 // are worked out once and looked up by the low four bits of a lane; that rounds as the formula
 // does.
