@@ -2,15 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <string>
@@ -18,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/gguf_test_file.h"
-#include "model/mapped_file.h"
 
 namespace warpline {
 namespace {
@@ -49,6 +40,7 @@ class GgufTest : public testing::Test {
     const auto file = GgufFile::Open(folder_.Write("model.gguf", bytes));
     return file.status();
   }
+  // Null, and a failure of the test, when it does not open.
   std::unique_ptr<GgufFile> OpenGood(absl::string_view bytes) {
     auto file = GgufFile::Open(folder_.Write("model.gguf", bytes));
     EXPECT_TRUE(file.ok()) << file.status();
@@ -365,221 +357,6 @@ TEST_F(GgufTest, RefusesEveryTruncationWithBothSizes) {
                     HasSubstr(absl::StrCat("the file has ", bytes.size() - 1, " bytes"))));
 }
 
-// Peak memory of a child that opens the file, beyond what it had before. It shares nothing with
-// this process's peak.
-int64_t PeakBytesOfOpening(const std::string& path) {
-  malloc_trim(
-      0);  // Or the child would take memory that this process has freed, without it showing.
-  int ends[2];
-  if (pipe(ends) != 0) return -1;
-  const pid_t child = fork();
-  if (child == 0) {
-    const auto peak_kib = [] {
-      struct rusage usage;
-      getrusage(RUSAGE_SELF, &usage);
-      return static_cast<int64_t>(usage.ru_maxrss);
-    };
-    const int64_t before = peak_kib();
-    [[maybe_unused]] const auto file = GgufFile::Open(path);
-    const int64_t growth = (peak_kib() - before) * 1024;
-    _exit(write(ends[1], &growth, sizeof(growth)) == sizeof(growth) ? 0 : 1);
-  }
-  int64_t growth = -1;
-  if (read(ends[0], &growth, sizeof(growth)) != sizeof(growth)) growth = -1;
-  waitpid(child, nullptr, 0);
-  close(ends[0]);
-  close(ends[1]);
-  return growth;
-}
-
-TEST_F(GgufTest, NeedsLittleMemoryForHugeClaims) {
-#ifdef WARPLINE_SANITIZED
-  GTEST_SKIP() << "a sanitizer's own memory would be measured";
-#endif
-  constexpr int64_t kMiB = 1 << 20;
-  const auto repeated = [](const std::string& piece, uint64_t count) {
-    std::string out;
-    out.reserve(piece.size() * count);
-    for (uint64_t i = 0; i < count; ++i) out += piece;
-    return out;
-  };
-  TestGguf strings = Small();  // Each empty string is 8 bytes in the file and 32 in memory.
-  strings.Set("k", GgufArrayOf(8, 4 << 20, std::string(size_t{32} << 20, '\0')));
-  TestGguf many_strings = Small();  // Several arrays, each of them small enough.
-  for (int i = 0; i < 20; ++i) {
-    many_strings.Set(absl::StrCat("k", i), GgufArrayOf(8, 300'000, std::string(2'400'000, '\0')));
-  }
-  TestGguf bytes = Small();  // Each byte becomes 8.
-  bytes.Set("k", GgufArrayOf(0, 48 << 20, std::string(size_t{48} << 20, '\0')));
-  TestGguf tokens = Small();  // More than any model has, each too long for a string's own place.
-  tokens.Set("k", GgufArrayOf(8, 400'000, repeated(GgufText(std::string(17, 't')), 400'000)));
-  TestGguf text = Small();  // Allowed, but not three times in memory.
-  text.Set("k", GgufString(std::string(size_t{64} << 20, 's')));
-  TestGguf infos;
-  for (int i = 0; i < 65536; ++i)
-    infos.AddTensor(absl::StrCat("a.long.name.of.a.tensor.number.", i), {1});
-  TestGguf keys;
-  for (int i = 0; i < 65536; ++i)
-    keys.keys.emplace_back(absl::StrCat("a.long.name.of.a.key.number.", i), GgufU32(1));
-  struct Case {
-    const char* name;
-    const TestGguf& made;
-    bool opens;
-  };
-  const Case cases[] = {{"strings", strings, false}, {"many strings", many_strings, false},
-                        {"bytes", bytes, false},     {"tokens", tokens, true},
-                        {"text", text, true},        {"infos", infos, true},
-                        {"keys", keys, true}};
-  for (const Case& c : cases) {
-    std::string built = c.made.Build();
-    const auto size = static_cast<int64_t>(built.size());
-    const std::string path = folder_.Write("model.gguf", built);
-    built = {};
-    const int64_t growth = PeakBytesOfOpening(path);
-    EXPECT_GE(growth, 0) << c.name;
-    EXPECT_LT(growth, size + 60 * kMiB) << c.name << ", file of " << size;
-    const absl::Status status = GgufFile::Open(path).status();
-    EXPECT_EQ(status.ok(), c.opens) << c.name << ": " << status;
-    EXPECT_THAT(Message(status), HasSubstr(c.opens ? "" : "memory for metadata")) << c.name;
-    RecordProperty(c.name, absl::StrCat(growth, " of ", size));
-  }
-}
-
-TEST_F(GgufTest, RefusesWhatIsNoRegularFileWithoutBlocking) {
-  const auto open_error = [](const std::string& path) { return GgufFile::Open(path).status(); };
-  const std::string fifo = folder_.Path("fifo");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(open_error(fifo)));
-  EXPECT_THAT(Message(open_error(fifo)), HasSubstr("fifo: is a FIFO"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(open_error("/")));
-  EXPECT_THAT(Message(open_error("/")), HasSubstr("a directory"));
-  EXPECT_THAT(Message(open_error("/dev/zero")), HasSubstr("a device"));
-  EXPECT_TRUE(absl::IsNotFound(open_error(folder_.Path("absent"))));
-  EXPECT_TRUE(absl::IsNotFound(open_error(std::string("/dev/null\0x", 11))));
-  std::filesystem::create_symlink("loop", folder_.Path("loop"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(open_error(folder_.Path("loop"))));
-  const std::string odd = folder_.Write("a b\n\xFF.gguf", "not a model");
-  EXPECT_THAT(Message(open_error(odd)), HasSubstr("a b\\x0A\\xFF.gguf: not a GGUF file"));
-  const std::string good = folder_.Write("a c\n\xFF.gguf", Small().Build());
-  EXPECT_TRUE(open_error(good).ok());
-  if (geteuid() != 0) {
-    ASSERT_EQ(chmod(good.c_str(), 0), 0);
-    EXPECT_TRUE(absl::IsPermissionDenied(open_error(good)));
-  }
-}
-
-// Three shards: metadata alone, then a tensor each.
-class ShardTest : public GgufTest {
- protected:
-  ShardTest() {
-    for (int i = 0; i < 3; ++i) {
-      TestGguf& shard = shards_[i];
-      if (i == 0) shard.Set("general.architecture", GgufString("llama"));
-      shard.Set("split.no", GgufU16(static_cast<uint16_t>(i)));
-      shard.Set("split.count", GgufU16(3));
-      shard.Set("split.tensors.count", GgufI32(2));
-      if (i > 0)
-        shard.AddTensor(absl::StrCat("t", i), {4}).data =
-            std::string(16, static_cast<char>('0' + i));
-    }
-  }
-  static std::string Name(int shard) { return absl::StrCat("m-0000", shard + 1, "-of-00003.gguf"); }
-  void WriteAll() {
-    for (int i = 0; i < 3; ++i) folder_.Write(Name(i), shards_[i].Build());
-  }
-  absl::Status Open() {
-    WriteAll();
-    return GgufFile::Open(folder_.Path(Name(0))).status();
-  }
-
-  TestGguf shards_[3];
-};
-
-TEST_F(ShardTest, JoinsTheShards) {
-  WriteAll();
-  const auto file = GgufFile::Open(folder_.Path(Name(0)));
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ((*file)->shard_count(), 3);
-  ASSERT_THAT((*file)->tensors(), SizeIs(2));
-  EXPECT_EQ((*file)->FindTensor("t2")->shard, 2);
-  EXPECT_THAT((*file)->Data(*(*file)->FindTensor("t2")), testing::Each('2'));
-  EXPECT_EQ((*file)->total_file_bytes(),
-            shards_[0].Build().size() + shards_[1].Build().size() + shards_[2].Build().size());
-}
-
-TEST_F(ShardTest, NamesTheMissingShard) {
-  WriteAll();
-  std::filesystem::remove(folder_.Path(Name(1)));
-  const absl::Status status = GgufFile::Open(folder_.Path(Name(0))).status();
-  EXPECT_TRUE(absl::IsNotFound(status));
-  EXPECT_THAT(Message(status),
-              AllOf(HasSubstr("shard 2 of 3"), HasSubstr("m-00002-of-00003.gguf")));
-}
-
-TEST_F(ShardTest, SaysToStartFromTheFirstShard) {
-  WriteAll();
-  const absl::Status status = GgufFile::Open(folder_.Path(Name(1))).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(Message(status),
-              AllOf(HasSubstr("shard 2 of 3"), HasSubstr("start from shard 1 of 3"),
-                    HasSubstr("m-00001-of-00003.gguf")));
-}
-
-TEST_F(ShardTest, RefusesANameThatDoesNotFit) {
-  WriteAll();
-  const std::string bytes = shards_[0].Build();
-  EXPECT_THAT(Message(GgufFile::Open(folder_.Write("plain.gguf", bytes)).status()),
-              AllOf(HasSubstr("split.count is 3"), HasSubstr("-00001-of-00003.gguf")));
-  EXPECT_THAT(Message(GgufFile::Open(folder_.Write("m-00001-of-00004.gguf", bytes)).status()),
-              AllOf(HasSubstr("split.count is 3"), HasSubstr("the file name says 4")));
-  EXPECT_THAT(Message(GgufFile::Open(folder_.Write("m-00003-of-00003.gguf", bytes)).status()),
-              HasSubstr("start from shard 1 of 3"));
-}
-
-TEST_F(ShardTest, RefusesShardsThatDoNotBelongTogether) {
-  const TestGguf good[3] = {shards_[0], shards_[1], shards_[2]};
-  const auto refusal = [&](const std::function<void()>& change) {
-    std::copy(good, good + 3, shards_);
-    change();
-    const absl::Status status = Open();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    return Message(status);
-  };
-  EXPECT_THAT(refusal([&] { shards_[2].Set("split.no", GgufU16(1)); }),
-              AllOf(HasSubstr("m-00003-of-00003.gguf"), HasSubstr("split.no is u16 1, must be 2")));
-  EXPECT_THAT(refusal([&] { shards_[1].Set("split.count", GgufU16(4)); }),
-              HasSubstr("split.count is u16 4, must be 3"));
-  EXPECT_THAT(refusal([&] { shards_[1].Remove("split.no"); }),
-              HasSubstr("key split.no is missing"));
-  EXPECT_THAT(refusal([&] { shards_[0].Remove("split.no"); }), HasSubstr("split.no is missing"));
-  EXPECT_THAT(refusal([&] { shards_[0].Set("split.count", GgufI32(-1)); }),
-              HasSubstr("split.count is i32 -1"));
-  EXPECT_THAT(refusal([&] { shards_[0].Set("split.count", GgufU32(70000)); }),
-              HasSubstr("u32 70000"));
-  EXPECT_THAT(refusal([&] { shards_[0].Set("split.tensors.count", GgufI32(3)); }),
-              AllOf(HasSubstr("split.tensors.count is i32 3"), HasSubstr("have 2 tensors")));
-  EXPECT_THAT(
-      refusal([&] { shards_[2].Tensor("t2").name = "t1"; }),
-      AllOf(HasSubstr("tensor t1 occurs twice"), HasSubstr("shard 2"), HasSubstr("shard 3")));
-  EXPECT_THAT(refusal([&] { shards_[1].Set("general.architecture", GgufString("qwen2")); }),
-              AllOf(HasSubstr("another model"), HasSubstr("qwen2"), HasSubstr("llama")));
-}
-
-TEST_F(ShardTest, TakesACountOfZeroOrOneForAWholeFile) {
-  for (const uint16_t count : {0, 1}) {
-    TestGguf made = Small();
-    made.Set("split.count", GgufU16(count));
-    EXPECT_TRUE(OpenError(made.Build()).ok());
-  }
-}
-
-TEST_F(ShardTest, RefusesShardsJoinedByConcatenation) {
-  const std::string joined = shards_[0].Build() + shards_[1].Build() + shards_[2].Build();
-  const absl::Status status = GgufFile::Open(folder_.Write(Name(0), joined)).status();
-  EXPECT_THAT(Message(status),
-              AllOf(HasSubstr("joined into one file"), HasSubstr("start from shard 1")));
-}
-
 TEST_F(GgufTest, FingerprintsDifferWhereTheFilesDo) {
   TestGguf made = Small();
   made.AddTensor("big", {4096});
@@ -600,32 +377,6 @@ TEST_F(GgufTest, FingerprintsDifferWhereTheFilesDo) {
   made.AddTensor("big", {4096});
   made.Set("general.architecture", GgufString("qwen2"));
   EXPECT_NE(sample, fingerprint(false));
-}
-
-TEST_F(GgufTest, ATruncatedMapEndsTheProcessWithTheNameOfTheFile) {
-  TestGguf made = Small();
-  made.AddTensor("big", {65536});
-  const std::string path = folder_.Write("model.gguf", made.Build());
-  EXPECT_EXIT(
-      {
-        InstallMappedFileFaultHandler();
-        const auto file = GgufFile::Open(path);
-        std::filesystem::resize_file(path, 512);
-        const absl::Span<const uint8_t> data = (*file)->Data(*(*file)->FindTensor("big"));
-        _exit(data[data.size() - 1] == 0 ? 0 : 1);
-      },
-      testing::ExitedWithCode(3), "model file .*model.gguf cannot be read any more");
-}
-
-TEST_F(GgufTest, OtherBusErrorsKeepTheirAction) {
-  EXPECT_EXIT(
-      {
-        InstallMappedFileFaultHandler();
-        raise(SIGBUS);
-        raise(SIGBUS);
-        _exit(0);
-      },
-      testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace
