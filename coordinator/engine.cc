@@ -37,12 +37,15 @@ Engine::Engine(EngineOptions options, Metrics& metrics)
               .max_chunk_rows = options_.max_chunk_rows,
               .max_decode_rows = options_.pipeline.max_step_rows},
       max_logit_rows_(
-          std::min<int64_t>(options_.max_chunk_rows, MaxLogitRows(options_.vocab_size))),
-      thread_([this] { Loop(); }) {}
+          std::min<int64_t>(options_.max_chunk_rows, MaxLogitRows(options_.vocab_size))) {}
+
+void Engine::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
 
 Engine::~Engine() {
   inbox_->Push(StopEvent{});
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   inbox_->Close();
 }
 

@@ -40,6 +40,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Starts the thread, which dials the workers. What was submitted before waits until then.
+  void Start();
   // The sequence's id, for Cancel; all else comes through its sink, a refusal included (Unavailable
   // while not ready or draining, ResourceExhausted when the queue is full). An error when the inbox
   // itself is full: then the sink is not called.

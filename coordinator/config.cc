@@ -1,0 +1,122 @@
+#include "coordinator/config.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/flags.h"
+
+namespace warpline {
+namespace {
+
+constexpr char kProgram[] = "warpline-coordinator";
+constexpr int kMaxStages = 512;
+constexpr int64_t kMaxContext = int64_t{1} << 24;
+constexpr int kMaxParallel = 1024;
+constexpr int kMaxChunk = 1 << 20;
+
+// What the flags give before it is split and named.
+struct RawOptions {
+  std::string listen;
+  std::string layer_split;
+  std::string kv_type = "f16";
+  std::string edge = "auto";
+};
+
+void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptions& raw) {
+  flags.Add(app, "-m,--model", config.model, "GGUF file, or shard 1 of several")->required();
+  flags.Add(app, "--worker", config.workers,
+            "Address of a worker (unix:/path or host:port); once for each stage, in order");
+  flags
+      .Add(app, "--worker-count", config.worker_count,
+           "Workers to plan for when --print-plan is given without addresses")
+      ->check(IntegerRange(1, kMaxStages));
+  flags.Add(app, "--listen", raw.listen,
+            "Where clients connect: unix:/path or host:port, several with commas");
+  flags
+      .Add(app, "-c,--ctx-size", config.ctx_size,
+           "Longest sequence in tokens (llama.cpp's -c is the total over all slots); without it "
+           "the model's context length")
+      ->check(IntegerRange(1, kMaxContext));
+  flags.Add(app, "--parallel", config.parallel, "Most sequences running at once (-np)")
+      ->check(IntegerRange(1, kMaxParallel));
+  flags.Add(app, "--chunk", config.chunk, "Most rows of a prompt chunk")
+      ->check(IntegerRange(1, kMaxChunk));
+  flags.Add(app, "--layer-split", raw.layer_split,
+            "First layer of each later stage, such as 10,20; empty or auto: balanced by bytes");
+  flags.Add(app, "--kv-type", raw.kv_type, "Type of cached keys and values (-ctk, -ctv)")
+      ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
+  flags.Add(app, "--edge", raw.edge, "Hand-off between stages")
+      ->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  flags.Add(app, "--queue", config.queue, "Requests that may wait for a slot")
+      ->check(IntegerRange(64, 65536));
+  flags.Add(app, "--chat-template", config.chat_template,
+            "Chat template: a built-in name (chatml) or a file; empty: the model's own");
+  flags.Add(app, "--alias", config.alias, "Model name shown to clients");
+  flags.Add(app, "--secret-file", config.secret_file,
+            "File with the secret shared with the workers; needed beyond this machine");
+  flags
+      .Add(app, "--drain-seconds", config.drain_seconds,
+           "How long running requests may go on after SIGTERM")
+      ->check(IntegerRange(0, 86400));
+  flags
+      .Add(app, "--watch-fd", config.watch_fd,
+           "Inherited descriptor; the program ends when its other end is closed")
+      ->check(IntegerRange(-1, 1 << 20));
+  flags.AddFlag(app, "--print-plan", config.print_plan,
+                "Print what each stage would hold and what fits, then exit");
+  flags.AddFlag(app, "--verify", config.verify, "Hash the whole model file, not only parts of it");
+}
+
+// Empty when all is well.
+std::string TakeLayerSplit(const std::string& text, std::vector<int>& first_layers) {
+  if (text.empty() || text == "auto") return "";
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int layer = 0;
+    if (!absl::SimpleAtoi(part, &layer)) {
+      return absl::StrCat("--layer-split: '", std::string(part),
+                          "' is no layer number; expected auto or ascending numbers from 1 on, "
+                          "such as 10,20");
+    }
+    first_layers.push_back(layer);
+  }
+  return "";
+}
+
+std::string TakeRaw(const RawOptions& raw, CoordinatorConfig& config) {
+  for (const absl::string_view address : absl::StrSplit(raw.listen, ',', absl::SkipEmpty())) {
+    config.listen.emplace_back(address);
+  }
+  config.kv_type = raw.kv_type == "f32"    ? v1::KV_CACHE_TYPE_F32
+                   : raw.kv_type == "q8_0" ? v1::KV_CACHE_TYPE_Q8_0
+                                           : v1::KV_CACHE_TYPE_F16;
+  config.edge = raw.edge == "shm"    ? v1::EDGE_KIND_SHM
+                : raw.edge == "grpc" ? v1::EDGE_KIND_GRPC
+                                     : v1::EDGE_KIND_AUTO;
+  std::string problem = TakeLayerSplit(raw.layer_split, config.layer_split);
+  if (!problem.empty()) return problem;
+  if (config.stage_count() == 0) {
+    return "--worker is missing (with --print-plan, --worker-count does)";
+  }
+  if (config.stage_count() > kMaxStages) {
+    return absl::StrCat(config.stage_count(), " workers, at most ", kMaxStages);
+  }
+  if (config.print_plan) return "";
+  if (config.workers.empty()) return "--worker is missing: one address for each stage";
+  if (config.listen.empty()) return "--listen is missing: unix:/path or host:port";
+  return "";
+}
+
+}  // namespace
+
+std::optional<int> ReadConfig(int argc, const char* const* argv, CoordinatorConfig& config) {
+  CLI::App app("Coordinates the worker processes that hold a model's layers and serves clients.");
+  Flags flags(app, kProgram);
+  RawOptions raw;
+  AddOptions(flags, app, config, raw);
+  if (const std::optional<int> code = flags.Parse(argc, argv); code.has_value()) return code;
+  const std::string problem = TakeRaw(raw, config);
+  if (!problem.empty()) return UsageError(kProgram, problem);
+  return std::nullopt;
+}
+
+}  // namespace warpline

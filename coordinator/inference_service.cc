@@ -1,0 +1,97 @@
+#include "coordinator/inference_service.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/error_detail.h"
+#include "proto/grpc_status.h"
+
+namespace warpline {
+namespace {
+
+// Runs `job` on the tokenizer pool; it returns the status that ends the call.
+grpc::ServerUnaryReactor* RunOnPool(TokenizerPool& pool, grpc::CallbackServerContext& call,
+                                    std::function<absl::Status()> job) {
+  grpc::ServerUnaryReactor* const reactor = call.DefaultReactor();
+  const absl::Status queued =
+      pool.Run([reactor, job = std::move(job)] { reactor->Finish(ToGrpc(job())); });
+  if (!queued.ok()) reactor->Finish(ToGrpc(queued));
+  return reactor;
+}
+
+absl::Status Tokenise(const ServedModel& model, const v1::TokenizeRequest& request,
+                      v1::TokenizeResponse& response) {
+  absl::StatusOr<std::vector<int32_t>> ids = TokenizeInput(model, request);
+  if (!ids.ok()) return ids.status();
+  for (const int32_t id : *ids) {
+    response.add_ids(id);
+    response.add_pieces(model.tokenizer->TokenBytes(id, /*show_special=*/true));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* call, const v1::GenerateRequest* request) {
+  return StartGenerate(context_, *call, *request);
+}
+
+grpc::ServerWriteReactor<v1::EvaluateResponse>* InferenceService::Evaluate(
+    grpc::CallbackServerContext* call, const v1::EvaluateRequest* request) {
+  return StartEvaluate(context_, *call, *request);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* call,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
+  const ServedModel& model = context_.model;
+  return RunOnPool(context_.pool, *call,
+                   [&model, request, response] { return Tokenise(model, *request, *response); });
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* call,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  const ServedModel& model = context_.model;
+  return RunOnPool(context_.pool, *call, [&model, request, response] {
+    for (int index = 0; index < request->ids_size(); ++index) {
+      const int32_t id = request->ids(index);
+      if (id >= 0 && id < model.tokenizer->vocab_size()) continue;
+      return InvalidField(
+          absl::StrCat("ids[", index, "]"),
+          absl::StrCat("token id ", id, " is outside 0 to ", model.tokenizer->vocab_size() - 1));
+    }
+    response->set_text(
+        model.tokenizer->Decode(request->ids(), {.remove_special = request->remove_special(),
+                                                 .unparse_special = request->unparse_special()}));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceService::Status(grpc::CallbackServerContext* call,
+                                                   const v1::StatusRequest*,
+                                                   v1::StatusResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
+  const ServedModel& model = context_.model;
+  context_.engine.GetStatus([&model, reactor, response](v1::StatusResponse status) {
+    *response = std::move(status);
+    response->set_coordinator_pid(getpid());
+    response->set_version(WARPLINE_VERSION);
+    *response->mutable_model() = model.info;
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Metrics(grpc::CallbackServerContext* call,
+                                                    const v1::MetricsRequest*,
+                                                    v1::MetricsResponse* response) {
+  response->set_text(context_.metrics.Text());
+  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace warpline
