@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "model/gguf.h"
@@ -11,7 +12,6 @@
 namespace warpline {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string FamilyPath(const std::string& file) {
@@ -96,6 +96,59 @@ INSTANTIATE_TEST_SUITE_P(
                    false},
         GoldenCase{"qwen3moe-scales", Architecture::kQwen3Moe, 2, 48, 80, 32, 4, 2, 96, 6, 2, 16, 0,
                    true}));
+
+TEST(GoldenRopeTest, ReadsEveryKindOfScaling) {
+  const auto rope_of = [](const std::string& file) {
+    return ModelSpec::FromGguf(**GgufFile::Open(FamilyPath(file)))->rope;
+  };
+  const RopeSpec plain = rope_of("llama-plain");
+  EXPECT_EQ(plain.style, RopeStyle::kNorm);
+  EXPECT_EQ(plain.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(plain.factor, 1);
+  EXPECT_EQ(plain.freq_base, 10000);
+  EXPECT_EQ(plain.original_context, 512);
+  const RopeSpec linear = rope_of("llama-biases");  // A factor without a type.
+  EXPECT_EQ(linear.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(linear.factor, 4);
+  const RopeSpec none = rope_of("qwen2-outputbias");  // Type none with factor 4.
+  EXPECT_EQ(none.style, RopeStyle::kNeox);
+  EXPECT_EQ(none.scaling, RopeScaling::kNone);
+  EXPECT_EQ(none.factor, 1);
+  const RopeSpec yarn = rope_of("llama-yarn");
+  EXPECT_EQ(yarn.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(yarn.factor, 4);
+  EXPECT_EQ(yarn.original_context, 64);
+  EXPECT_FLOAT_EQ(static_cast<float>(yarn.attn_factor), 1.3f);
+  EXPECT_EQ(yarn.yarn_beta_fast, 32);
+  EXPECT_EQ(yarn.yarn_beta_slow, 1);
+  const RopeSpec longrope = rope_of("llama-longrope");
+  EXPECT_EQ(longrope.scaling, RopeScaling::kLongRope);
+  EXPECT_FLOAT_EQ(static_cast<float>(longrope.attn_factor), 1.19f);
+  EXPECT_EQ(longrope.original_context, 64);
+  EXPECT_EQ(rope_of("llama-ropefreqs").freq_base, 500000);
+}
+
+TEST(GoldenBytesTest, AddsUpToTheTensorsOfTheFile) {
+  for (const char* const name :
+       {"llama-plain", "qwen3moe-scales", "qwen2-tied", "qwen2-shards-00001-of-00003"}) {
+    const auto file = GgufFile::Open(FamilyPath(name));
+    const auto spec = ModelSpec::FromGguf(**file);
+    const ModelBytes bytes = BytesOf(*spec, **file);
+    std::vector<int64_t> layers(static_cast<size_t>(spec->n_layer), 0);
+    int64_t embedding = 0;
+    int64_t head = 0;
+    for (const GgufTensor& tensor : (*file)->tensors()) {
+      const auto count = static_cast<int64_t>(tensor.byte_count);
+      if (tensor.name.rfind("blk.", 0) == 0) layers[std::stoul(tensor.name.substr(4))] += count;
+      if (tensor.name.rfind("token_embd", 0) == 0) embedding += count;
+      if (tensor.name.rfind("output", 0) == 0) head += count;
+    }
+    if (spec->tied_embeddings) head += embedding;
+    EXPECT_EQ(bytes.layers, layers) << name;
+    EXPECT_EQ(bytes.embedding, embedding) << name;
+    EXPECT_EQ(bytes.head, head) << name;
+  }
+}
 
 }  // namespace
 }  // namespace warpline
