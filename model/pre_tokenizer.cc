@@ -1,7 +1,5 @@
 #include "model/pre_tokenizer.h"
 
-#include <initializer_list>
-
 #include "absl/strings/str_cat.h"
 #include "model/unicode.h"
 
@@ -9,7 +7,7 @@ namespace warpline {
 namespace {
 
 struct Row {
-  std::initializer_list<absl::string_view> names;
+  std::vector<absl::string_view> names;
   PreTokenizer meaning;
 };
 
