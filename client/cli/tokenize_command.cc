@@ -130,8 +130,11 @@ int RunText(const Tokenizer& tokenizer, const TokenizeOptions& options, const st
   const EncodeOptions encode{.add_special = options.add_special,
                              .parse_special = options.parse_special};
   for (const int32_t id : tokenizer.Encode(text, encode)) {
+    const std::string piece = tokenizer.TokenBytes(id, /*show_special=*/true);
+    // A piece may be a part of a character; a terminal gets whole ones only.
+    const bool whole_characters = Utf8Stream().Push(piece) == piece;
     std::cout << id << "\t\""
-              << absl::Utf8SafeCHexEscape(tokenizer.TokenBytes(id, /*show_special=*/true))
+              << (whole_characters ? absl::Utf8SafeCHexEscape(piece) : absl::CHexEscape(piece))
               << "\"\n";
   }
   return kExitOk;
