@@ -29,7 +29,7 @@ namespace {
 constexpr int kMaxRequestBytes = 16 << 20;  // Of one gRPC message from a client; documented.
 constexpr int kMaxTokenizerThreads = 4;
 constexpr size_t kTokenizerQueue = 1024;
-constexpr auto kCloseLimit = std::chrono::seconds(2);  // For streams after all requests ended.
+constexpr auto kCloseLimit = std::chrono::seconds(1);  // For streams after all requests ended.
 constexpr int kExitGraceSeconds = 10;                  // After the drain.
 
 int Complain(int exit_code, absl::string_view message) {
