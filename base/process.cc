@@ -5,9 +5,14 @@
 #include <systemd/sd-daemon.h>
 
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 #include <thread>
 
 #include "base/log.h"
@@ -40,6 +45,21 @@ bool WaitForSignal(int watch_fd, int timeout_ms) {
   return true;
 }
 
+// As sd_notify, which would wait for ever when the supervisor has stopped reading: a status line is
+// not worth that.
+void SendStatus(const std::string& text) {
+  const char* const path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un peer{.sun_family = AF_UNIX};
+  if (path == nullptr || strlen(path) >= sizeof(peer.sun_path)) return;
+  memcpy(peer.sun_path, path, strlen(path));
+  if (peer.sun_path[0] == '@') peer.sun_path[0] = '\0';  // An abstract name.
+  const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return;
+  const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + strlen(path));
+  (void)!sendto(fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
+                reinterpret_cast<const sockaddr*>(&peer), length);
+}
+
 }  // namespace
 
 void BlockSignals() {
@@ -61,6 +81,13 @@ void ExitOnSecondSignal(int grace_seconds) {
   }).detach();
 }
 
-void NotifySupervisor(absl::string_view state) { sd_notify(0, std::string(state).c_str()); }
+void NotifySupervisor(absl::string_view state) {
+  const std::string text(state);
+  if (text.rfind("STATUS=", 0) == 0) {
+    SendStatus(text);
+  } else {
+    sd_notify(0, text.c_str());
+  }
+}
 
 }  // namespace warpline
