@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/cpu/vec16-inl.h"
 
@@ -156,15 +157,25 @@ void DotF32(const DotArgs& args) {
   for (; c < args.columns; ++c) DotColumns<1>(args, w + c * w_stride, w_stride, args.out + c);
 }
 
-// A block of 32 values with a half scale, a half minimum and 16 bytes: low nibbles are values 0
-// to 15.
+// Blocks of 32 values that fused kernels decode. Scales are converted to f32 for a run of blocks at
+// a time: broadcasting them from memory is cheaper than converting them where they are used.
+constexpr int kRunBlocks = 16;
+
+// A half scale, a half minimum and 16 bytes: low nibbles are values 0 to 15, high ones 16 to 31.
 struct Q41Block {
   static constexpr int64_t kBytes = 20;
-  static HWY_INLINE void Decode(const uint8_t* block, Vec16& first, Vec16& second) {
-    uint16_t bits[2];
-    std::memcpy(bits, block, sizeof(bits));
-    const Vec16 d = Set(HalfToFloat(bits[0]));
-    const Vec16 m = Set(HalfToFloat(bits[1]));
+  struct Scales {
+    float d, m;
+  };
+  static HWY_INLINE void ConvertScales(const uint8_t* block, Scales* to) {
+    // The four bytes behind are codes; what they convert to is dropped.
+    const __m128i bits = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block));
+    _mm_storel_pi(reinterpret_cast<__m64*>(to), _mm_cvtph_ps(bits));
+  }
+  static HWY_INLINE void Decode(const uint8_t* block, const Scales& scales, Vec16& first,
+                                Vec16& second) {
+    const Vec16 d = Set(scales.d);
+    const Vec16 m = Set(scales.m);
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 4));
 #if HWY_TARGET == HWY_AVX3
     // The sixteen possible values, then two look-ups by the low four bits of each lane.
@@ -188,34 +199,62 @@ struct Q41Block {
 #endif
 };
 
-// A block of 32 values: a half scale and 32 signed bytes.
+// A half scale and 32 signed bytes.
 struct Q80Block {
   static constexpr int64_t kBytes = 34;
-  static HWY_INLINE void Decode(const uint8_t* block, Vec16& first, Vec16& second) {
+  struct Scales {
+    float d;
+  };
+  static HWY_INLINE void ConvertScales(const uint8_t* block, Scales* to) {
     uint16_t bits;
     std::memcpy(&bits, block, sizeof(bits));
-    const Vec16 d = Set(HalfToFloat(bits));
+    to->d = HalfToFloat(bits);
+  }
+  static HWY_INLINE void Decode(const uint8_t* block, const Scales& scales, Vec16& first,
+                                Vec16& second) {
+    const Vec16 d = Set(scales.d);
     const int8_t* codes = reinterpret_cast<const int8_t*>(block + 2);
     first = Mul(d, LoadBytes(codes));
     second = Mul(d, LoadBytes(codes + 16));
   }
 };
 
+// R rows times C columns over `count` blocks from block `first_block` on.
 template <typename Block, int R, int C>
-HWY_INLINE void FusedTile(const DotArgs& args, const uint8_t* w, float* out) {
-  Vec16 acc[R * C];
-  for (int i = 0; i < R * C; ++i) acc[i] = Zero();
-  const int64_t block_count = args.k / 32;
-  for (int64_t b = 0; b < block_count; ++b) {
-    const float* x = args.x + b * 32;
+HWY_INLINE void FusedRun(const DotArgs& args, const uint8_t* w, int64_t first_block, int64_t count,
+                         Vec16 (&acc)[R * C]) {
+  const uint8_t* columns = w + first_block * Block::kBytes;
+  typename Block::Scales scales[C][kRunBlocks];
+  for (int c = 0; c < C; ++c) {
+    const uint8_t* blocks = columns + c * args.w_stride_bytes;
+    for (int64_t b = 0; b < count; ++b) {
+      Block::ConvertScales(blocks + b * Block::kBytes, &scales[c][b]);
+      // The same place of the next tile's columns.
+      hwy::Prefetch(blocks + C * args.w_stride_bytes + b * Block::kBytes);
+    }
+  }
+  for (int64_t b = 0; b < count; ++b) {
+    const float* x = args.x + (first_block + b) * 32;
     for (int c = 0; c < C; ++c) {
       Vec16 first, second;
-      Block::Decode(w + c * args.w_stride_bytes + b * Block::kBytes, first, second);
+      Block::Decode(columns + c * args.w_stride_bytes + b * Block::kBytes, scales[c][b], first,
+                    second);
       for (int r = 0; r < R; ++r) {
         acc[r * C + c] = Fma(Load(x + r * args.x_stride), first, acc[r * C + c]);
         acc[r * C + c] = Fma(Load(x + r * args.x_stride + 16), second, acc[r * C + c]);
       }
     }
+  }
+}
+
+template <typename Block, int R, int C>
+HWY_INLINE void FusedTile(const DotArgs& args, const uint8_t* w, float* out) {
+  Vec16 acc[R * C];
+  for (int i = 0; i < R * C; ++i) acc[i] = Zero();
+  const int64_t block_count = args.k / 32;
+  for (int64_t b = 0; b < block_count; b += kRunBlocks) {
+    const int64_t count = block_count - b < kRunBlocks ? block_count - b : kRunBlocks;
+    FusedRun<Block, R, C>(args, w, b, count, acc);
   }
   StoreTile<R, C>(acc, out, args.out_stride);
 }

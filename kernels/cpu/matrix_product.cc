@@ -10,11 +10,11 @@ namespace {
 
 constexpr int64_t kPanelColumns = 48;  // decoded together; a multiple of every tile width
 constexpr int64_t kPanelFloats =
-    (384 << 10) / 4;  // a decoded panel stays in the second-level cache
+    (640 << 10) / 4;  // a decoded panel stays in the second-level cache
 constexpr int64_t kColumnStep = 6;
 constexpr int64_t kBlockRows = 64;             // rows that meet a panel at a time
 constexpr int64_t kInlineProducts = 24 << 10;  // less work than this is not worth waking anybody
-constexpr int64_t kTasksPerThread = 6;
+constexpr int64_t kTasksPerThread = 4;
 
 int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
 int64_t RoundUp(int64_t value, int64_t step) { return DivideUp(value, step) * step; }
