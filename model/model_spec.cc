@@ -20,6 +20,7 @@ constexpr int64_t kMostFfnWidth = 1 << 24;
 constexpr int64_t kMostHeads = 1 << 14;
 constexpr int64_t kMostHeadDim = 1 << 13;
 constexpr int64_t kMostExperts = 1 << 16;
+constexpr size_t kMostNameBytes = 256;  // of general.name, which stands in logs and answers
 constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
 
 enum class Experts { kNever, kMaybe, kAlways };
@@ -172,7 +173,7 @@ absl::Status SpecReader::ReadArchitecture() {
   if (file_.Has("general.name")) {
     const absl::StatusOr<std::string> model_name = file_.GetString("general.name");
     if (!model_name.ok()) return AsInvalid(model_name.status());
-    if (!model_name->empty()) spec_.name = EscapeForLog(*model_name);
+    if (!model_name->empty()) spec_.name = EscapeForLog(model_name->substr(0, kMostNameBytes));
   }
   return absl::OkStatus();
 }

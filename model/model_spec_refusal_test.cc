@@ -407,10 +407,12 @@ TEST(ModelSpecTest, WarnsOnceOfTensorsThatNothingUses) {
                         HasSubstr("blk.0.ffn_down.bias"), HasSubstr("blk.1.attn_norm.weight"))));
 }
 
-TEST(ModelSpecTest, EscapesTheNameOfTheModel) {
+TEST(ModelSpecTest, EscapesAndCutsTheNameOfTheModel) {
   TestGguf made = TestModel("llama");
   made.Set("general.name", GgufString("Tiny\n\xFF"));
   EXPECT_EQ(SpecOf(made)->name, "Tiny\\x0A\\xFF");
+  made.Set("general.name", GgufString(std::string(100'000, 'n')));
+  EXPECT_EQ(SpecOf(made)->name, std::string(256, 'n'));
   EXPECT_EQ(LayerTensorName(7, "attn_q.weight"), "blk.7.attn_q.weight");
 }
 
