@@ -15,31 +15,37 @@
 namespace warpline {
 
 struct EncodeOptions {
-  bool add_special = false;    // bos and eos as the vocabulary says
-  bool parse_special = false;  // control and unknown tokens in the text are matched, not only user-defined ones
+  bool add_special = false;  // bos and eos as the vocabulary says
+  bool parse_special =
+      false;  // control and unknown tokens in the text are matched, not only user-defined ones
 };
 
 struct DecodeOptions {
-  bool remove_special = false;    // drop a leading bos and a trailing eos that encoding would have added
-  bool unparse_special = false;   // show control tokens
+  bool remove_special =
+      false;  // drop a leading bos and a trailing eos that encoding would have added
+  bool unparse_special = false;  // show control tokens
 };
 
-// Immutable; all methods may be called from any thread at once. Time is near-linear in the text, stack is flat.
+// Immutable; all methods may be called from any thread at once. Time is near-linear in the text,
+// stack is flat.
 class Tokenizer {
  public:
-  // Reads only tokenizer.* keys. Errors: InvalidArgument naming the key. A model without vocabulary ("none",
-  // "no_vocab") gives a tokenizer with has_vocabulary() false that encodes nothing.
+  // Reads only tokenizer.* keys. Errors: InvalidArgument naming the key. A model without vocabulary
+  // ("none", "no_vocab") gives a tokenizer with has_vocabulary() false that encodes nothing.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const GgufFile& file);
   virtual ~Tokenizer() = default;
 
   virtual bool has_vocabulary() const = 0;
   virtual int32_t vocab_size() const = 0;
-  virtual std::vector<int32_t> Encode(absl::string_view text, const EncodeOptions& options) const = 0;
-  // A rendered chat template. Special tokens match only wholly inside trusted ranges; untrusted text matches only
-  // user-defined tokens not spelled <...> or [...]; text between matches is one fragment across borders of trust. Adds
-  // bos as add_special does, but not twice when the text already begins with it.
+  virtual std::vector<int32_t> Encode(absl::string_view text,
+                                      const EncodeOptions& options) const = 0;
+  // A rendered chat template. Special tokens match only wholly inside trusted ranges; untrusted
+  // text matches only user-defined tokens not spelled <...> or [...]; text between matches is one
+  // fragment across borders of trust. Adds bos as add_special does, but not twice when the text
+  // already begins with it.
   virtual std::vector<int32_t> EncodeChat(const TrustedText& text) const = 0;
-  // Whole text; clean-spaces rules apply where the vocabulary says so. Ids out of range give nothing.
+  // Whole text; clean-spaces rules apply where the vocabulary says so. Ids out of range give
+  // nothing.
   virtual std::string Decode(absl::Span<const int32_t> ids, const DecodeOptions& options) const = 0;
   // The bytes one token adds to a stream; may end inside a UTF-8 sequence (see Utf8Stream).
   virtual std::string TokenBytes(int32_t id, bool show_special) const = 0;
@@ -58,8 +64,8 @@ class Tokenizer {
   virtual absl::Span<const std::string> warnings() const = 0;
 };
 
-// Cuts a byte stream at UTF-8 character borders: Push returns what is complete, Finish the rest with an incomplete tail
-// replaced by U+FFFD. Invalid bytes become U+FFFD each.
+// Cuts a byte stream at UTF-8 character borders: Push returns what is complete, Finish the rest
+// with an incomplete tail replaced by U+FFFD. Invalid bytes become U+FFFD each.
 class Utf8Stream {
  public:
   std::string Push(absl::string_view bytes);
