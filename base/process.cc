@@ -45,9 +45,9 @@ bool WaitForSignal(int watch_fd, int timeout_ms) {
   return true;
 }
 
-// As sd_notify, which would wait for ever when the supervisor has stopped reading: a status line is
-// not worth that.
-void SendStatus(const std::string& text) {
+// As sd_notify, which would wait for ever when the supervisor has stopped reading: neither a status
+// line nor the end of the process is worth that.
+void NotifyWithoutWaiting(const std::string& text) {
   const char* const path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un peer{.sun_family = AF_UNIX};
   if (path == nullptr || strlen(path) >= sizeof(peer.sun_path)) return;
@@ -83,10 +83,10 @@ void ExitOnSecondSignal(int grace_seconds) {
 
 void NotifySupervisor(absl::string_view state) {
   const std::string text(state);
-  if (text.rfind("STATUS=", 0) == 0) {
-    SendStatus(text);
-  } else {
+  if (text.rfind("READY=1", 0) == 0) {
     sd_notify(0, text.c_str());
+  } else {
+    NotifyWithoutWaiting(text);
   }
 }
 

@@ -24,7 +24,7 @@ void ExitOnSecondSignal(int grace_seconds);
 
 // Tells the supervisor, systemd or `warpline serve`, over NOTIFY_SOCKET; without one does nothing.
 // `state` is as for sd_notify: "READY=1", "STATUS=loading 40 %", "EXTEND_TIMEOUT_USEC=...".
-// A state that begins with STATUS= is dropped, not waited for, when the supervisor does not read.
+// Only "READY=1..." waits for a supervisor that does not read; anything else is dropped then.
 void NotifySupervisor(absl::string_view state);
 
 }  // namespace warpline

@@ -37,7 +37,7 @@ namespace {
 
 // A worker must not outlive its coordinator because some thread is busy with a long step.
 constexpr std::chrono::milliseconds kStopLimit{1500};
-constexpr std::chrono::milliseconds kStreamEndLimit{500};
+constexpr std::chrono::milliseconds kStreamEndLimit{100};
 
 int Fail(const absl::Status& status, int exit_code) {
   std::fprintf(stderr, "warpline-worker: %s\n", EscapeForLog(status.message()).c_str());
@@ -124,12 +124,12 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
 
   const StopReason reason = WaitForStop(config.watch_fd);
   LogInfo("stopping", reason == StopReason::kParentGone ? ": the supervisor is gone" : "");
-  NotifySupervisor("STOPPING=1");
   std::thread([exit_code = stop.exit_code()] {
     std::this_thread::sleep_for(kStopLimit);
     LogWarning("a step is still running, exiting at once");
     std::_Exit(exit_code);
   }).detach();
+  NotifySupervisor("STOPPING=1");
   executor.Stop();
   handle->server->Shutdown(std::chrono::system_clock::now() + kStreamEndLimit);
   return stop.exit_code();
