@@ -95,34 +95,50 @@ HWY_INLINE void Scores(const AttentionTile& tile, int row, int vectors) {
   }
 }
 
-// Scores of one row become exponentials (zero where masked); the running values move to the new
-// maximum.
-HWY_INLINE void Exponentials(const AttentionTile& tile, int row) {
+constexpr int kPageVectors = kPageTokens / kLanes;
+
+// Masks the scores of one row and finds the new maximum.
+HWY_INLINE void MaskRow(const AttentionTile& tile, int row) {
   const int low = tile.low[row], high = tile.high[row];
   float* scores = tile.scores + row * kPageTokens;
-  constexpr int kVectors = kPageTokens / kLanes;
-  Vec16 s[kVectors];
   Vec16 largest = Set(tile.largest[row]);
-  for (int v = 0; v < kVectors; ++v) {
-    s[v] = SelectRange(low - v * kLanes, high - v * kLanes, Load(scores + v * kLanes),
-                       Set(kMinusInfinity));
-    largest = Max(largest, s[v]);
+  if (low == 0 && high == kPageTokens) {
+    for (int v = 0; v < kPageVectors; ++v) largest = Max(largest, Load(scores + v * kLanes));
+  } else {
+    for (int v = 0; v < kPageVectors; ++v) {
+      const Vec16 s = SelectRange(low - v * kLanes, high - v * kLanes, Load(scores + v * kLanes),
+                                  Set(kMinusInfinity));
+      Store(s, scores + v * kLanes);
+      largest = Max(largest, s);
+    }
   }
-  const float shift = MaxLane(largest);
-  Vec16 sum[kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec16 e = Exp(Sub(s[v], Set(shift)));
-    sum[v] = SelectRange(low - v * kLanes, high - v * kLanes, e, Zero());
+  tile.shifts[row] = MaxLane(largest);
+}
+
+// Scores of one row become exponentials, zero where masked.
+HWY_INLINE void ExponentialsOfRow(const AttentionTile& tile, int row) {
+  float* scores = tile.scores + row * kPageTokens;
+  const Vec16 shift = Set(tile.shifts[row]);
+  Vec16 sum[kPageVectors];
+  for (int v = 0; v < kPageVectors; ++v) {
+    sum[v] = ExpNonPositive(Sub(Load(scores + v * kLanes), shift));
     Store(sum[v], scores + v * kLanes);
   }
-  float correction[kLanes];
-  Store(Exp(Sub(Set(tile.largest[row]), Set(shift))), correction);
   const float total = TreeSum(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])));
-  tile.total[row] = tile.total[row] * correction[0] + total;
-  tile.largest[row] = shift;
-  float* sums = tile.sums + row * tile.padded_dim;
-  const Vec16 c = Set(correction[0]);
-  for (int d = 0; d < tile.padded_dim; d += kLanes) Store(Mul(Load(sums + d), c), sums + d);
+  tile.total[row] = tile.total[row] * tile.corrections[row] + total;
+}
+
+// The same for all rows that see something; what was summed before is to be corrected to the new
+// maximum.
+void Exponentials(const AttentionTile& tile, int first, int last) {
+  for (int row = first; row < last; ++row) MaskRow(tile, row);
+  for (int row = first; row < last; row += kLanes) {
+    const Vec16 shifts = LoadUpTo(tile.shifts + row, last - row);
+    const Vec16 moved = Sub(LoadUpTo(tile.largest + row, last - row), shifts);
+    StoreUpTo(ExpNonPositive(moved), last - row, tile.corrections + row);
+    StoreUpTo(shifts, last - row, tile.largest + row);
+  }
+  for (int row = first; row < last; ++row) ExponentialsOfRow(tile, row);
 }
 
 template <int R, int V>
@@ -141,8 +157,10 @@ HWY_INLINE void WeightedBlock(const AttentionTile& tile, int row, int first_dim)
   }
   for (int r = 0; r < R; ++r) {
     float* out = tile.sums + (row + r) * tile.padded_dim + first_dim;
-    for (int i = 0; i < V; ++i)
-      Store(Add(Load(out + i * kLanes), acc[r * V + i]), out + i * kLanes);
+    const Vec16 correction = Set(tile.corrections[row + r]);
+    for (int i = 0; i < V; ++i) {
+      Store(Fma(Load(out + i * kLanes), correction, acc[r * V + i]), out + i * kLanes);
+    }
   }
 }
 
@@ -168,7 +186,7 @@ void RunTile(const AttentionTile& tile) {
   for (; row + kRowBlock <= last; row += kRowBlock) Scores<kRowBlock>(tile, row, vectors);
   for (; kRowBlock > 3 && row + 3 <= last; row += 3) Scores<3>(tile, row, vectors);
   for (; row < last; ++row) Scores<1>(tile, row, vectors);
-  for (row = first; row < last; ++row) Exponentials(tile, row);
+  Exponentials(tile, first, last);
   for (row = first; row < last;) {
     int same = 1;
     while (same < kRowBlock && row + same < last && tile.low[row + same] == tile.low[row] &&

@@ -9,7 +9,6 @@ namespace warpline {
 namespace {
 
 constexpr int64_t kTaskRows = 96;  // pairs of row and head; each decoded page serves all of them
-constexpr int64_t kTasksPerThread = 4;
 
 int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
 int PaddedDim(int head_dim) { return static_cast<int>(DivideUp(head_dim, 16) * 16); }
@@ -27,8 +26,8 @@ PagedAttention::PagedAttention(InstructionSet set, ThreadPool& pool)
 
 absl::Status PagedAttention::Reserve(int head_dim) {
   const int64_t padded = PaddedDim(head_dim);
-  // Keys, values, scores, maxima, totals, sums.
-  const int64_t floats = 2 * kPageTokens * padded + kTaskRows * (kPageTokens + 2 + padded);
+  // Keys, values, scores, sums, maxima, totals, corrections, shifts.
+  const int64_t floats = 2 * kPageTokens * padded + kTaskRows * (kPageTokens + 4 + padded);
   for (Workspace& space : workspaces_) WL_RETURN_IF_ERROR(space.floats.Floats(floats).status());
   return absl::OkStatus();
 }
@@ -36,9 +35,9 @@ absl::Status PagedAttention::Reserve(int head_dim) {
 void PagedAttention::AddTasks(const AttentionJob& job, const StepState& step) {
   const int kv_heads = job.cache->args().n_head_kv;
   const int group = job.n_head / kv_heads;
-  // Decode steps have few pairs of sequence and KV head: then the heads of a group are split as
-  // well.
-  const int64_t wanted = kTasksPerThread * pool_.thread_count();
+  // Few pairs of row and KV head for many threads: the heads of a group are split as well, though
+  // each part then decodes the pages for itself.
+  const int64_t wanted = pool_.thread_count();
   const int64_t whole = step.row_count() * kv_heads;
   const int parts = static_cast<int>(
       std::clamp<int64_t>(DivideUp(wanted, std::max<int64_t>(whole, 1)), 1, group));
@@ -80,6 +79,7 @@ void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, con
   float* sums = scores + kTaskRows * kPageTokens;
   float* largest = sums + kTaskRows * padded;
   float* total = largest + kTaskRows;
+  float* corrections = total + kTaskRows;
   const StepState::Sequence& sequence = *task.sequence;
   const int64_t first_row = sequence.first_row + task.first_row;
   for (int i = 0; i < pairs; ++i) {
@@ -119,6 +119,8 @@ void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, con
                    .padded_dim = padded,
                    .scale = job.scale,
                    .scores = scores,
+                   .shifts = corrections + kTaskRows,
+                   .corrections = corrections,
                    .largest = largest,
                    .total = total,
                    .sums = sums});

@@ -84,10 +84,12 @@ struct AttentionTile {
   int head_dim = 0;
   int padded_dim = 0;  // head_dim rounded up to 16
   float scale = 0;
-  float* scores = nullptr;   // [row_count, 64], scratch
-  float* largest = nullptr;  // [row_count], running maximum; -infinity before the first tile
-  float* total = nullptr;    // [row_count], running sum of exponentials
-  float* sums = nullptr;     // [row_count, padded_dim], running weighted values
+  float* scores = nullptr;       // [row_count, 64], scratch
+  float* shifts = nullptr;       // [row_count], scratch
+  float* corrections = nullptr;  // [row_count], scratch
+  float* largest = nullptr;      // [row_count], running maximum; -infinity before the first tile
+  float* total = nullptr;        // [row_count], running sum of exponentials
+  float* sums = nullptr;         // [row_count, padded_dim], running weighted values
 };
 
 struct AttentionKernels {

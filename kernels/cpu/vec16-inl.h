@@ -171,16 +171,13 @@ HWY_INLINE float MaxLane(Vec16 v) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// e^x to about one unit in the last place: 2^n e^r with |r| <= ln(2)/2. Overflows to infinity,
-// underflows to zero; NaN stays NaN.
-HWY_INLINE NativeFloat ExpRegister(NativeFloat x) {
+constexpr float kLog2E = 1.44269504f;
+
+// e^r for r = x - n ln 2, |r| <= ln(2)/2.
+HWY_INLINE NativeFloat ExpFraction(NativeFloat n, NativeFloat x) {
   const FloatTag d;
-  const IntTag di;
-  const auto is_number = hn::Eq(x, x);
-  const NativeFloat clamped = hn::Min(hn::Max(x, hn::Set(d, -110.0f)), hn::Set(d, 100.0f));
-  const NativeFloat n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
   // ln 2 in two parts; the first has few bits, so n times it is exact.
-  NativeFloat r = hn::NegMulAdd(n, hn::Set(d, 0.693145752f), clamped);
+  NativeFloat r = hn::NegMulAdd(n, hn::Set(d, 0.693145752f), x);
   r = hn::NegMulAdd(n, hn::Set(d, 1.42860677e-6f), r);
   NativeFloat p = hn::Set(d, 1.0f / 5040);
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
@@ -190,6 +187,18 @@ HWY_INLINE NativeFloat ExpRegister(NativeFloat x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  return p;
+}
+
+// e^x to about one unit in the last place: 2^n e^r with |r| <= ln(2)/2. Overflows to infinity,
+// underflows to zero; NaN stays NaN.
+HWY_INLINE NativeFloat ExpRegister(NativeFloat x) {
+  const FloatTag d;
+  const IntTag di;
+  const auto is_number = hn::Eq(x, x);
+  const NativeFloat clamped = hn::Min(hn::Max(x, hn::Set(d, -110.0f)), hn::Set(d, 100.0f));
+  const NativeFloat n = hn::Round(hn::Mul(clamped, hn::Set(d, kLog2E)));
+  const NativeFloat p = ExpFraction(n, clamped);
   // 2^n as two factors: n reaches beyond the exponents of normal numbers.
   const auto whole = hn::ConvertTo(di, n);
   const auto half = hn::ShiftRight<1>(whole);
@@ -200,6 +209,17 @@ HWY_INLINE NativeFloat ExpRegister(NativeFloat x) {
   return hn::IfThenElse(is_number, hn::Mul(hn::Mul(p, scale_a), scale_b), x);
 }
 HWY_INLINE Vec16 Exp(Vec16 x) { return WL_EACH1(ExpRegister, x); }
+
+// e^x for x <= 0: one factor 2^n is enough, results below 2^-126 are zero. NaN stays NaN.
+HWY_INLINE NativeFloat ExpNonPositiveRegister(NativeFloat x) {
+  const FloatTag d;
+  const IntTag di;
+  const NativeFloat n = hn::Round(hn::Mul(x, hn::Set(d, kLog2E)));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  const NativeFloat value = hn::Mul(ExpFraction(n, x), hn::BitCast(d, exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), value);
+}
+HWY_INLINE Vec16 ExpNonPositive(Vec16 x) { return WL_EACH1(ExpNonPositiveRegister, x); }
 
 // x / (1 + e^-y): silu for y = x, the sigmoid for x = 1.
 HWY_INLINE Vec16 TimesSigmoid(Vec16 x, Vec16 y) { return Div(x, Add(Set(1.0f), Exp(Neg(y)))); }
