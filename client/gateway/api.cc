@@ -93,11 +93,12 @@ void Api::Tokenize(const std::string& body, Reply reply) {
   if (!parsed.ok()) return reply(ParseErrorResponse(parsed.status()));
   absl::StatusOr<TokenizeJob> job = ParseTokenizeRequest(*parsed);
   if (!job.ok()) return reply(ErrorResponse(job.status()));
-  client_.Tokenize(std::move(job->request), [reply = std::move(reply), with_pieces = job->with_pieces](
-                                                absl::StatusOr<v1::TokenizeResponse> answer) {
-    if (!answer.ok()) return reply(ErrorResponse(answer.status()));
-    reply(JsonResponse(TokenizeBody(*answer, with_pieces)));
-  });
+  client_.Tokenize(std::move(job->request),
+                   [reply = std::move(reply),
+                    with_pieces = job->with_pieces](absl::StatusOr<v1::TokenizeResponse> answer) {
+                     if (!answer.ok()) return reply(ErrorResponse(answer.status()));
+                     reply(JsonResponse(TokenizeBody(*answer, with_pieces)));
+                   });
 }
 
 void Api::Detokenize(const std::string& body, Reply reply) {
@@ -105,11 +106,11 @@ void Api::Detokenize(const std::string& body, Reply reply) {
   if (!parsed.ok()) return reply(ParseErrorResponse(parsed.status()));
   absl::StatusOr<v1::DetokenizeRequest> request = ParseDetokenizeRequest(*parsed);
   if (!request.ok()) return reply(ErrorResponse(request.status()));
-  client_.Detokenize(std::move(*request), [reply = std::move(reply)](
-                                              absl::StatusOr<v1::DetokenizeResponse> answer) {
-    if (!answer.ok()) return reply(ErrorResponse(answer.status()));
-    reply(JsonResponse(DetokenizeBody(*answer)));
-  });
+  client_.Detokenize(std::move(*request),
+                     [reply = std::move(reply)](absl::StatusOr<v1::DetokenizeResponse> answer) {
+                       if (!answer.ok()) return reply(ErrorResponse(answer.status()));
+                       reply(JsonResponse(DetokenizeBody(*answer)));
+                     });
 }
 
 void Api::AskStatus(UnaryCallback<v1::StatusResponse> done) {
@@ -132,8 +133,8 @@ void Api::Models(std::string only, Reply reply) {
     if (!answer.ok()) return reply(ErrorResponse(answer.status()));
     const json::object model = ModelJson(*answer, ModelName());
     if (only.empty()) {
-      return reply(JsonResponse(ToJson(json::object{{"object", "list"},
-                                                    {"data", json::array{model}}})));
+      return reply(
+          JsonResponse(ToJson(json::object{{"object", "list"}, {"data", json::array{model}}})));
     }
     if (only == ModelName()) return reply(JsonResponse(ToJson(model)));
     reply(ErrorResponse(404, "there is no such model", "model_not_found", "model"));

@@ -19,7 +19,7 @@
 namespace warpline {
 
 struct HeadVerdict {
-  const RouteInfo* route = nullptr;  // null: no such route, and then there is a refusal
+  const RouteInfo* route = nullptr;     // null: no such route, and then there is a refusal
   std::optional<HttpResponse> refusal;  // or the whole answer, where no body matters
   bool expects_continue = false;
 };
@@ -36,7 +36,8 @@ class Api {
   // Answers through the session, at once or later.
   void Handle(const RouteInfo& route, absl::string_view target, std::string body,
               std::shared_ptr<Session> session);
-  // Asks the coordinator for the model's name, which answers carry. `again` in case it has none yet.
+  // Asks the coordinator for the model's name, which answers carry. `again` in case it has none
+  // yet.
   void LearnModelName(std::function<void(bool known)> done);
 
   const GatewayConfig& config() const { return config_; }

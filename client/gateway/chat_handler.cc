@@ -32,9 +32,8 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
                         .on_quiet = [self] { self->KeepAlive(); }});
     for (size_t index = 0; index < job.requests.size(); ++index) {
       GenerateCallbacks callbacks{
-          .on_event = [self, index](const v1::GenerateResponse& event) {
-            self->OnEvent(index, event);
-          },
+          .on_event = [self,
+                       index](const v1::GenerateResponse& event) { self->OnEvent(index, event); },
           .on_done = [self](const absl::Status& status) { self->OnDone(status); }};
       cancels_.push_back(
           client.Generate(std::move(job.requests[index]), timeout, std::move(callbacks)));
@@ -126,8 +125,8 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
 void StartGenerate(GenerateJob job, GenerateAnswer::Identity identity, InferenceClient& client,
                    GatewayMetrics& metrics, Milliseconds timeout,
                    std::shared_ptr<Session> session) {
-  const auto exchange = std::make_shared<GenerateExchange>(job, std::move(identity), metrics,
-                                                           std::move(session));
+  const auto exchange =
+      std::make_shared<GenerateExchange>(job, std::move(identity), metrics, std::move(session));
   exchange->Start(std::move(job), client, timeout);
 }
 

@@ -16,7 +16,6 @@ namespace warpline {
 // token is an HTTP status; after the header of a stream it is its last event. The first error ends
 // the other prompts; so does the client's leaving.
 void StartGenerate(GenerateJob job, GenerateAnswer::Identity identity, InferenceClient& client,
-                   GatewayMetrics& metrics, Milliseconds timeout,
-                   std::shared_ptr<Session> session);
+                   GatewayMetrics& metrics, Milliseconds timeout, std::shared_ptr<Session> session);
 
 }  // namespace warpline

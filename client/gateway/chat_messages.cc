@@ -33,8 +33,8 @@ absl::StatusOr<json::string> JoinParts(const json::array& parts, const std::stri
       return InvalidField(absl::StrCat(part_path, ".type"), "must be a string", "invalid_type");
     }
     if (type->get_string() != "text") {
-      return InvalidField(absl::StrCat(part_path, ".type"),
-                          "only parts of type text are supported", "unsupported_content");
+      return InvalidField(absl::StrCat(part_path, ".type"), "only parts of type text are supported",
+                          "unsupported_content");
     }
     const json::value* const text = part->if_contains("text");
     if (text == nullptr || !text->is_string()) {
@@ -90,8 +90,7 @@ absl::Status CheckMessage(json::object& message, const std::string& path) {
   if (content->is_string()) return absl::OkStatus();
   if (!content->is_array()) {
     return InvalidField(
-        content_path,
-        absl::StrCat("must be a string or a list of parts, not ", KindName(*content)),
+        content_path, absl::StrCat("must be a string or a list of parts, not ", KindName(*content)),
         "invalid_type");
   }
   WL_ASSIGN_OR_RETURN(json::string joined, JoinParts(content->get_array(), content_path));

@@ -47,11 +47,13 @@ void AddOptions(Flags& flags, CLI::App& app, GatewayConfig& config, Options& opt
       ->check(IntegerRange(1024, 64 << 20));
   flags.Add(app, "--max-connections", config.max_connections, "Most connections at a time")
       ->check(IntegerRange(1, 100000));
-  flags.Add(app, "--stream-buffer-bytes", config.stream_buffer_bytes,
-            "Unsent bytes of a stream before its slow client is dropped")
+  flags
+      .Add(app, "--stream-buffer-bytes", config.stream_buffer_bytes,
+           "Unsent bytes of a stream before its slow client is dropped")
       ->check(IntegerRange(16 << 10, 64 << 20));
-  flags.Add(app, "--drain-seconds", config.drain_seconds,
-            "Time for running requests after a stop signal, s")
+  flags
+      .Add(app, "--drain-seconds", config.drain_seconds,
+           "Time for running requests after a stop signal, s")
       ->check(IntegerRange(0, 3600));
   flags.Add(app, "--watch-fd", config.watch_fd, "Exit when this inherited pipe closes")
       ->check(IntegerRange(-1, 1 << 20));
@@ -65,11 +67,13 @@ void AddTimeouts(Flags& flags, CLI::App& app, Options& options) {
       ->check(seconds);
   flags.Add(app, "--idle-timeout", options.idle_timeout_seconds, "Between two requests, s")
       ->check(seconds);
-  flags.Add(app, "--write-timeout", options.write_timeout_seconds,
-            "For a client that reads nothing, s")
+  flags
+      .Add(app, "--write-timeout", options.write_timeout_seconds,
+           "For a client that reads nothing, s")
       ->check(seconds);
-  flags.Add(app, "--sse-comment-seconds", options.comment_seconds,
-            "Comment in a stream without a token, s")
+  flags
+      .Add(app, "--sse-comment-seconds", options.comment_seconds,
+           "Comment in a stream without a token, s")
       ->check(seconds);
   flags.Add(app, "--request-timeout", options.request_timeout_seconds, "For one generation, s")
       ->check(seconds);
@@ -111,8 +115,7 @@ bool IsLoopbackHost(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-std::optional<GatewayConfig> ParseGatewayConfig(int argc, const char* const* argv,
-                                                int& exit_code) {
+std::optional<GatewayConfig> ParseGatewayConfig(int argc, const char* const* argv, int& exit_code) {
   CLI::App app("Serves the REST interface of a Warpline coordinator.");
   Flags flags(app, kProgram);
   GatewayConfig config;

@@ -24,8 +24,8 @@ namespace warpline {
 class FakeCoordinator final : public v1::Inference::Service {
  public:
   using Writer = grpc::ServerWriter<v1::GenerateResponse>;
-  using Script = std::function<grpc::Status(const v1::GenerateRequest&, grpc::ServerContext&,
-                                            Writer&)>;
+  using Script =
+      std::function<grpc::Status(const v1::GenerateRequest&, grpc::ServerContext&, Writer&)>;
 
   FakeCoordinator() {
     char folder[] = "/tmp/warpline-fake-XXXXXX";
@@ -151,7 +151,8 @@ class FakeCoordinator final : public v1::Inference::Service {
   }
   grpc::Status Detokenize(grpc::ServerContext*, const v1::DetokenizeRequest* request,
                           v1::DetokenizeResponse* response) override {
-    for (const int32_t id : request->ids()) response->mutable_text()->push_back(static_cast<char>(id));
+    for (const int32_t id : request->ids())
+      response->mutable_text()->push_back(static_cast<char>(id));
     return grpc::Status::OK;
   }
   grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*,

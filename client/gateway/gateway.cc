@@ -43,9 +43,9 @@ absl::StatusOr<tcp::acceptor> Listen(asio::io_context& io, const GatewayConfig& 
   };
   ErrorCode error;
   tcp::resolver resolver(io);
-  const auto found = resolver.resolve(config.host, std::to_string(config.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service,
-                                      error);
+  const auto found =
+      resolver.resolve(config.host, std::to_string(config.port),
+                       tcp::resolver::passive | tcp::resolver::numeric_service, error);
   if (error) return failure(error.message());
   tcp::acceptor acceptor(io);
   // IPv4 first, so that a name such as localhost means what most clients try.
@@ -104,8 +104,7 @@ void Gateway::OnAccepted(const ErrorCode& error, tcp::socket socket) {
   accept_failing_ = false;
   ErrorCode ignored;
   socket.set_option(tcp::no_delay(true), ignored);
-  if (table_.size() >= static_cast<size_t>(config_.max_connections) &&
-      !table_.CloseOldestIdle()) {
+  if (table_.size() >= static_cast<size_t>(config_.max_connections) && !table_.CloseOldestIdle()) {
     metrics_.refused_connections.Increment();
     const HttpResponse response = ErrorResponse(503, "too many connections", "unavailable");
     socket.non_blocking(true, ignored);

@@ -66,8 +66,7 @@ GatewayMetrics::GatewayMetrics()
           {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 5})) {}
 
 void GatewayMetrics::CountRequest(absl::string_view route, int http_status) {
-  requests_.Add({{"route", std::string(route)}, {"status", absl::StrCat(http_status)}})
-      .Increment();
+  requests_.Add({{"route", std::string(route)}, {"status", absl::StrCat(http_status)}}).Increment();
 }
 
 std::string GatewayMetrics::Text() const {

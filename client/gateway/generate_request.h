@@ -1,4 +1,5 @@
-// What a client asks for: the bodies of /v1/chat/completions and /v1/completions as GenerateRequest.
+// What a client asks for: the bodies of /v1/chat/completions and /v1/completions as
+// GenerateRequest.
 #pragma once
 
 #include <boost/json/object.hpp>

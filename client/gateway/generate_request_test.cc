@@ -299,8 +299,8 @@ TEST(JsonBodyTest, RefusesWhatIsNoObject) {
   for (const absl::string_view body :
        {"", "null", "[1]", "5", "{\"a\":1,}", "{/*x*/}", "{} {}", "\xEF\xBB\xBF{}", "{\"a\":NaN}",
         "{\"a\":Infinity}", "{\"a\":1e999}", "{\"a\":01}", "{\"a\":\"\\ud800\"}",
-        "{\"a\":\"\\udc00\"}", "{\"a\":\"\xFF\"}", "{\"a\":\"\xC0\x80\"}", "{\"a\":\"\xED\xA0\x80\"}",
-        "{\"a\":\"\t\"}"}) {
+        "{\"a\":\"\\udc00\"}", "{\"a\":\"\xFF\"}", "{\"a\":\"\xC0\x80\"}",
+        "{\"a\":\"\xED\xA0\x80\"}", "{\"a\":\"\t\"}"}) {
     const auto parsed = ParseJsonObject(body, 1 << 20);
     ASSERT_FALSE(parsed.ok()) << body;
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << body;
@@ -325,8 +325,7 @@ TEST(JsonBodyTest, BoundsDepthAndMemory) {
   std::string many = "{\"a\":[1";
   for (int index = 0; index < 2000000; ++index) many += ",1";
   many += "]}";
-  EXPECT_EQ(ParseJsonObject(many, 32 << 20).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ParseJsonObject(many, 32 << 20).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(JsonBodyTest, KeepsOrderIntegersAndZeroBytes) {

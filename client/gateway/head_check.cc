@@ -50,8 +50,8 @@ HeadVerdict Api::CheckHead(const RequestHeader& head, bool draining) const {
   }
   if (head.count(http::field::transfer_encoding) > 0 &&
       !absl::EqualsIgnoreCase(View(head[http::field::transfer_encoding]), "chunked")) {
-    HttpResponse response = ErrorResponse(400, "the only transfer encoding is chunked",
-                                          "bad_request");
+    HttpResponse response =
+        ErrorResponse(400, "the only transfer encoding is chunked", "bad_request");
     response.must_close = true;
     return refuse(std::move(response));
   }

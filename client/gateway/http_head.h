@@ -15,7 +15,7 @@ constexpr size_t kMaxTargetBytes = 8 << 10;
 struct HeadScan {
   enum class State { kIncomplete, kComplete, kRefused };
   State state = State::kIncomplete;
-  size_t skipped = 0;  // empty lines before the request line
+  size_t skipped = 0;   // empty lines before the request line
   int http_status = 0;  // kRefused: 400, 414, 431 or 505
   std::string message;  // kRefused
 };

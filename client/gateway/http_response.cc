@@ -115,8 +115,8 @@ std::string Serialize(const HttpResponse& response, const HeaderFields& extra, F
   std::string text = StatusLine(response.status);
   const bool bodiless = response.status == 204;
   if (!bodiless) {
-    absl::StrAppend(&text, "Content-Type: ", response.content_type, "\r\nContent-Length: ",
-                    response.body.size(), "\r\n");
+    absl::StrAppend(&text, "Content-Type: ", response.content_type,
+                    "\r\nContent-Length: ", response.body.size(), "\r\n");
   }
   AppendFields(text, response.fields);
   AppendFields(text, extra);

@@ -16,7 +16,7 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  HeaderFields fields;     // beside content type and length
+  HeaderFields fields;      // beside content type and length
   bool must_close = false;  // the connection cannot be used any further
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::seconds kProbeTimeout{2};   // Status and Metrics
+constexpr std::chrono::seconds kProbeTimeout{2};  // Status and Metrics
 constexpr std::chrono::seconds kTextTimeout{30};  // Tokenize and Detokenize of a long text
 
 using Executor = asio::any_io_executor;
@@ -27,14 +27,15 @@ using Guard = asio::executor_work_guard<Executor>;
 absl::Status ForClients(const grpc::Status& status, const grpc::ClientContext& context) {
   if (status.ok()) return absl::OkStatus();
   const std::string& message = status.error_message();
-  const bool transport = status.error_details().empty() &&
-                         (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                          status.error_code() == grpc::StatusCode::UNKNOWN);
+  const bool transport =
+      status.error_details().empty() && (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                                         status.error_code() == grpc::StatusCode::UNKNOWN);
   if (transport && (context.peer().empty() || absl::StartsWith(message, "failed to connect"))) {
     return absl::UnavailableError("the coordinator cannot be reached");
   }
-  for (const absl::string_view sign : {"Socket closed", "Connection reset", "Broken pipe", "GOAWAY",
-                                       "Stream removed", "keepalive", "Endpoint closing", "unix:"}) {
+  for (const absl::string_view sign :
+       {"Socket closed", "Connection reset", "Broken pipe", "GOAWAY", "Stream removed", "keepalive",
+        "Endpoint closing", "Cancelling all calls", "unix:"}) {
     if (transport && absl::StrContains(message, sign)) {
       return absl::UnavailableError("the connection to the coordinator was lost");
     }
@@ -83,7 +84,7 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateRespons
  private:
   void Deliver() {
     if (!cancelled_) callbacks_.on_event(response_);
-    if (cancelled_) return RemoveHold();
+    // Also after a cancellation: messages that nobody reads would keep the call from ending.
     StartRead(&response_);
   }
   void Complete(const grpc::Status& status) {
@@ -100,7 +101,7 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateRespons
   GenerateCallbacks callbacks_;
   bool cancelled_ = false;  // or done: nothing is called any more; touched on the executor
   grpc::ClientContext context_;
-  v1::GenerateResponse response_;  // the one read in flight
+  v1::GenerateResponse response_;          // the one read in flight
   std::shared_ptr<GenerateReactor> self_;  // until OnDone
 };
 
@@ -150,8 +151,8 @@ InferenceClient::~InferenceClient() = default;
 std::function<void()> InferenceClient::Generate(v1::GenerateRequest request,
                                                 std::chrono::milliseconds timeout,
                                                 GenerateCallbacks callbacks) {
-  auto call = std::make_shared<GenerateReactor>(impl_->executor, std::move(request),
-                                                std::move(callbacks));
+  auto call =
+      std::make_shared<GenerateReactor>(impl_->executor, std::move(request), std::move(callbacks));
   call->Start(*impl_->stub, timeout);
   return [call] { call->Cancel(); };
 }

@@ -1,4 +1,5 @@
-// The coordinator as the gateway sees it: gRPC calls whose results arrive on the gateway's executor.
+// The coordinator as the gateway sees it: gRPC calls whose results arrive on the gateway's
+// executor.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

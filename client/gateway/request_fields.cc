@@ -52,9 +52,8 @@ std::optional<int64_t> RequestFields::Integer(absl::string_view name, IntegerBou
   }
   if (number > bounds.most && bounds.clip) return bounds.most;
   if (number < bounds.least || number > bounds.most) {
-    Fail(name, bounds.clip
-                   ? absl::StrCat("must be at least ", bounds.least)
-                   : absl::StrCat("must lie between ", bounds.least, " and ", bounds.most));
+    Fail(name, bounds.clip ? absl::StrCat("must be at least ", bounds.least)
+                           : absl::StrCat("must lie between ", bounds.least, " and ", bounds.most));
     return std::nullopt;
   }
   return number;

@@ -50,8 +50,7 @@ absl::string_view AllowedMethods(const RouteInfo& route) {
 }
 
 std::string ModelInTarget(absl::string_view target) {
-  const absl::string_view name =
-      PathOf(target).substr(absl::string_view(kModelRoute.path).size());
+  const absl::string_view name = PathOf(target).substr(absl::string_view(kModelRoute.path).size());
   std::string decoded;
   for (size_t index = 0; index < name.size(); ++index) {
     const bool escape = name[index] == '%' && index + 2 < name.size() &&

@@ -150,8 +150,9 @@ void RefuseMoreThanOne(RequestFields& fields, absl::string_view name) {
 void RefuseConstraints(RequestFields& fields) {
   const json::value* const format = fields.Find("response_format");
   RefuseWhen(fields, format != nullptr && !IsType(*format, "text"), "response_format");
-  for (const absl::string_view name : {"grammar", "json_schema", "structured_outputs", "guided_json",
-                                       "guided_regex", "guided_choice", "guided_grammar"}) {
+  for (const absl::string_view name :
+       {"grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
+        "guided_choice", "guided_grammar"}) {
     const json::value* const value = fields.Find(name);
     const bool empty = value != nullptr && value->is_string() && value->get_string().empty();
     RefuseWhen(fields, value != nullptr && !empty, name);

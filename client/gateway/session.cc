@@ -28,8 +28,7 @@ Session::Session(Socket socket, Api& api, ConnectionTable& table)
       table_(table),
       socket_(std::move(socket)),
       timer_(socket_.get_executor()),
-      writer_(socket_,
-              {.on_drained = [this] { OnDrained(); }, .on_error = [this] { Abort(); }}) {
+      writer_(socket_, {.on_drained = [this] { OnDrained(); }, .on_error = [this] { Abort(); }}) {
   table_.Add(this);
 }
 
@@ -56,9 +55,9 @@ void Session::DisarmTimer() {
 void Session::StartRead() {
   if (reading_ || peer_closed_ || state_ == State::kClosed) return;
   reading_ = true;
-  socket_.async_read_some(asio::buffer(chunk_),
-                          [self = shared_from_this()](const boost::system::error_code& error,
-                                                      size_t count) { self->OnRead(error, count); });
+  socket_.async_read_some(asio::buffer(chunk_), [self = shared_from_this()](
+                                                    const boost::system::error_code& error,
+                                                    size_t count) { self->OnRead(error, count); });
 }
 
 void Session::OnRead(const boost::system::error_code& error, size_t count) {
@@ -159,9 +158,9 @@ void Session::ContinueBody() {
 void Session::RefuseBytes(const boost::system::error_code& error) {
   closing_ = true;
   if (error == http::error::body_limit) {
-    return Reply(ErrorResponse(413, "the body is longer than " +
-                                        std::to_string(config_.max_body_bytes) + " bytes",
-                               "request_too_large"));
+    return Reply(ErrorResponse(
+        413, "the body is longer than " + std::to_string(config_.max_body_bytes) + " bytes",
+        "request_too_large"));
   }
   if (error == http::error::header_limit) {
     return Reply(ErrorResponse(431, "the header is too long", "bad_request"));
@@ -190,7 +189,8 @@ void Session::ProbePeer() {
                          if (!error) self->Abort();
                        });
   }
-  if (!streaming_ && !std::exchange(prefix_sent_, true)) Write(kAnswerPrefix);
+  if (streaming_) return SendEvents(kKeepAliveComment);
+  if (!std::exchange(prefix_sent_, true)) Write(kAnswerPrefix);
 }
 
 void Session::OnHeadTimeout() {
@@ -245,8 +245,8 @@ void Session::Reply(const HttpResponse& response) {
   api_.metrics().CountRequest(RouteName(route_), response.status);
   state_ = State::kReplying;
   ArmTimer(config_.write_timeout, &Session::OnReplyStall);
-  const std::string text = Serialize(response, api_.common_fields(),
-                                     {.keep_alive = !closing_, .head_only = head_only_});
+  const std::string text =
+      Serialize(response, api_.common_fields(), {.keep_alive = !closing_, .head_only = head_only_});
   Write(absl::string_view(text).substr(prefix_sent_ ? kAnswerPrefix.size() : 0));
 }
 

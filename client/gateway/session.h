@@ -27,7 +27,7 @@ struct RouteInfo;
 struct ExchangeHooks {
   std::function<void()> on_abort;                   // the client is gone: stop the work
   std::function<void(const absl::Status&)> on_end;  // answer with this error now
-  std::function<void()> on_quiet;  // nothing was sent for the comment interval
+  std::function<void()> on_quiet;                   // nothing was sent for the comment interval
 };
 
 // Owned by its pending operations and by calls that work for it; touched on its executor only. It

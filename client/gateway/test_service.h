@@ -27,8 +27,8 @@ namespace warpline {
 // One answer as it was received.
 struct RawAnswer {
   int status = 0;
-  std::string head;  // status line and fields
-  std::string body;  // chunks put together
+  std::string head;       // status line and fields
+  std::string body;       // chunks put together
   bool complete = false;  // its length or its last chunk arrived
 
   bool HasField(absl::string_view line) const {
