@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/stage_protocol.h"
-#include "worker/worker_harness.h"
+#include "worker/worker_test_client.h"
 
 namespace warpline {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/peer_secret.h"
-#include "worker/worker_harness.h"
+#include "worker/worker_test_client.h"
 
 namespace warpline {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/worker_harness.h"
+#include "worker/worker_test_client.h"
 
 #include <fcntl.h>
 #include <grpcpp/client_context.h>
