@@ -8,9 +8,7 @@ namespace warpline {
 
 SpecialTokens::SpecialTokens(const Vocabulary& vocabulary) : nodes_(1), root_children_(256, -1) {
   for (int32_t id = 0; id < vocabulary.size(); ++id) {
-    const TokenType type = vocabulary.types[id];
-    if (type == TokenType::kControl || type == TokenType::kUnknown ||
-        type == TokenType::kUserDefined) {
+    if (vocabulary.IsSpecial(id)) {
       tokens_.push_back(
           {.id = id, .byte_count = static_cast<uint32_t>(vocabulary.texts[id].size())});
     }

@@ -1,12 +1,14 @@
 // Every golden vocabulary: ids of texts and texts of ids.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <time.h>
 
 #include <boost/json.hpp>
 #include <fstream>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/gguf.h"
 #include "model/tokenizer.h"
@@ -163,6 +165,33 @@ TEST_P(GoldenTokenizerTest, TakesLinearTime) {
     EXPECT_LE(best_long, kBound * best_short)
         << name << ": " << best_short << " s and " << best_long << " s";
   }
+}
+
+// A mebibyte of one word on a thread whose stack would not hold a frame per character.
+TEST_P(GoldenTokenizerTest, NeedsLittleStack) {
+  const std::unique_ptr<Tokenizer> tokenizer = LoadGolden(GetParam());
+  ASSERT_NE(tokenizer, nullptr);
+  struct Work {
+    const Tokenizer* tokenizer;
+    std::string text;
+    std::string back;
+  } work{.tokenizer = tokenizer.get(), .text = Repeat("ab", 1 << 20)};
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 256 << 10), 0);
+  pthread_t thread;
+  const auto run = [](void* argument) -> void* {
+    Work& todo = *static_cast<Work*>(argument);
+    todo.back = todo.tokenizer->Decode(todo.tokenizer->Encode(todo.text, {}), {});
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, &attributes, run, &work), 0);
+  ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  pthread_attr_destroy(&attributes);
+  // The SPM vocabulary has no token for its space mark, which therefore comes back as bytes in
+  // front.
+  EXPECT_TRUE(absl::EndsWith(work.back, work.text));
+  EXPECT_LE(work.back.size(), work.text.size() + 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, GoldenTokenizerTest,

@@ -83,6 +83,13 @@ TEST(TokenizerLoadTest, RefusesDamagedTokens) {
   ExpectRefused(Bpe({{"a"}, {"[EMPTY_2]"}, {""}}), HasSubstr("token 2"));
   ExpectRefused(Bpe({}), HasSubstr("tokenizer.ggml.tokens"));
   ExpectRefused(Bpe({{std::string(10 << 20, 'x')}}), HasSubstr("10485760"));
+  std::vector<TestToken> many;
+  for (char letter = 'a'; letter <= 'z'; ++letter) {
+    for (int i = 0; i < 4; ++i) {
+      many.push_back({std::string((64 << 10) - i, letter), kControl});
+    }
+  }
+  ExpectRefused(Bpe(many), HasSubstr("special tokens"));
   for (const char* text :
        {"<0x-1>", "<0x+1>", "<0x1>", "<0x 1>", "<0x123>", "<0xGG>", "0x11", "<0X11>", "<0x11"}) {
     ExpectRefused(Spm({{text, kByte}}), AllOf(HasSubstr("token 3"), HasSubstr(text)));

@@ -13,6 +13,8 @@ namespace warpline {
 namespace {
 
 constexpr size_t kMaxTokenBytes = 64 << 10;
+// Of all special tokens together: the automaton that finds them takes twenty times as much.
+constexpr size_t kMaxSpecialBytes = 4 << 20;
 
 constexpr absl::string_view kPrefix = "tokenizer.ggml.";
 
@@ -87,6 +89,7 @@ class Loader {
     WL_RETURN_IF_ERROR(ReadScores());
     WL_RETURN_IF_ERROR(ReadSpecialIds());
     WL_RETURN_IF_ERROR(ReadEndOfGeneration());
+    WL_RETURN_IF_ERROR(CheckSpecialBytes());
     WL_RETURN_IF_ERROR(ReadSwitches());
     WL_RETURN_IF_ERROR(ReadSuppressed());
     return std::move(vocabulary_);
@@ -241,6 +244,16 @@ class Loader {
     return absl::OkStatus();
   }
 
+  absl::Status CheckSpecialBytes() const {
+    size_t byte_count = 0;
+    for (int32_t id = 0; id < vocabulary_.size(); ++id) {
+      if (vocabulary_.IsSpecial(id)) byte_count += vocabulary_.texts[id].size();
+    }
+    if (byte_count <= kMaxSpecialBytes) return absl::OkStatus();
+    return Refused("tokens", "special tokens have ", byte_count, " bytes, at most ",
+                   kMaxSpecialBytes);
+  }
+
   absl::StatusOr<bool> ReadSwitch(absl::string_view name, bool otherwise) const {
     if (!file_.Has(Key(name))) return otherwise;
     return file_.GetBool(Key(name));
@@ -295,6 +308,11 @@ int32_t Vocabulary::FindPlain(absl::string_view text) const {
     default:
       return found->second;
   }
+}
+
+bool Vocabulary::IsSpecial(int32_t id) const {
+  return types[id] == TokenType::kControl || types[id] == TokenType::kUnknown ||
+         types[id] == TokenType::kUserDefined;
 }
 
 bool Vocabulary::IsBracketed(int32_t id) const {

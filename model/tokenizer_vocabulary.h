@@ -50,6 +50,8 @@ struct Vocabulary {
   // unknown or byte token, nor a user-defined one in brackets: those come from the partition into
   // special tokens alone.
   int32_t FindPlain(absl::string_view text) const;
+  // Cut out of texts before anything else: control, unknown and user-defined tokens.
+  bool IsSpecial(int32_t id) const;
   // User-defined tokens spelled <...> or [...] mark structure, others are ordinary text that was
   // cut out.
   bool IsBracketed(int32_t id) const;

@@ -22,7 +22,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr size_t kMaxTextBytes = size_t{512} << 20;
 
 struct TokenizeOptions {
   std::string model;
