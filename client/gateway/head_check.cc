@@ -32,6 +32,30 @@ bool IsJsonType(absl::string_view content_type) {
   return true;
 }
 
+HttpResponse Malformed(absl::string_view message) {
+  HttpResponse response = ErrorResponse(400, message, "bad_request");
+  response.must_close = true;
+  return response;
+}
+
+// Two readings of one message are how requests are smuggled past a proxy.
+std::optional<HttpResponse> CheckFraming(const Api::RequestHeader& head) {
+  for (const http::field once : {http::field::authorization, http::field::host}) {
+    if (head.count(once) > 1) {
+      return Malformed(absl::StrCat("more than one field ", View(http::to_string(once))));
+    }
+  }
+  if (head.count(http::field::transfer_encoding) > 0 &&
+      !absl::EqualsIgnoreCase(View(head[http::field::transfer_encoding]), "chunked")) {
+    return Malformed("the only transfer encoding is chunked");
+  }
+  if (View(head[http::field::content_length]).find_first_not_of("0123456789") !=
+      absl::string_view::npos) {
+    return Malformed("the content length is no number");
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 HeadVerdict Api::CheckHead(const RequestHeader& head, bool draining) const {
@@ -40,21 +64,7 @@ HeadVerdict Api::CheckHead(const RequestHeader& head, bool draining) const {
     verdict.refusal = std::move(response);
     return verdict;
   };
-  for (const http::field once : {http::field::authorization, http::field::host}) {
-    if (head.count(once) > 1) {
-      HttpResponse response = ErrorResponse(
-          400, absl::StrCat("more than one field ", View(http::to_string(once))), "bad_request");
-      response.must_close = true;
-      return refuse(std::move(response));
-    }
-  }
-  if (head.count(http::field::transfer_encoding) > 0 &&
-      !absl::EqualsIgnoreCase(View(head[http::field::transfer_encoding]), "chunked")) {
-    HttpResponse response =
-        ErrorResponse(400, "the only transfer encoding is chunked", "bad_request");
-    response.must_close = true;
-    return refuse(std::move(response));
-  }
+  if (auto refusal = CheckFraming(head)) return refuse(std::move(*refusal));
   verdict.route = FindRoute(View(head.target()));
   if (verdict.route == nullptr) {
     return refuse(ErrorResponse(404, "there is no such route", "not_found"));
