@@ -48,6 +48,31 @@ TEST(GatewayTest, StreamsChat) {
                                  testing::EndsWith("data: [DONE]\n\n")));
 }
 
+TEST(GatewayTest, ForwardsEachTokenAtOnce) {
+  TestService service;
+  std::atomic<int> received = 0;
+  // The next token is made only when the client has the last one.
+  service.coordinator.SetScript([&received](const v1::GenerateRequest&,
+                                            grpc::ServerContext& context,
+                                            FakeCoordinator::Writer& writer) {
+    for (int index = 0; index < 50 && !context.IsCancelled(); ++index) {
+      FakeCoordinator::SendToken(writer, 100 + index);
+      while (received <= index && !context.IsCancelled()) std::this_thread::yield();
+    }
+    FakeCoordinator::SendFinished(writer, v1::FINISH_REASON_LENGTH, 1, 50);
+    return grpc::Status::OK;
+  });
+  RawClient client = service.Connect();
+  client.Send(Post(kChat, kHelloStream));
+  for (int index = 0; index < 50; ++index) {
+    std::string event;
+    ASSERT_TRUE(client.ReadUntil(absl::StrCat(" t", 100 + index, "\""), event));
+    received = index + 1;
+  }
+  std::string end;
+  EXPECT_TRUE(client.ReadUntil("data: [DONE]", end));
+}
+
 TEST(GatewayTest, AnswersABatchInOrder) {
   TestService service;
   service.coordinator.SetScript([](const v1::GenerateRequest& request, grpc::ServerContext&,
@@ -85,7 +110,7 @@ TEST(GatewayTest, MapsErrorsBeforeTheFirstToken) {
   EXPECT_TRUE(full.HasField("retry-after: "));
   service.coordinator.SetScript(
       [](const v1::GenerateRequest&, grpc::ServerContext&, FakeCoordinator::Writer&) {
-        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "stage 1 is down");
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "stage 1 is down: Socket closed");
       });
   const RawAnswer down = service.Ask(Post(kChat, kHello));
   EXPECT_EQ(down.status, 503);

@@ -34,10 +34,11 @@ absl::Status ForClients(const grpc::Status& status, const grpc::ClientContext& c
   if (transport && (context.peer().empty() || absl::StartsWith(message, "failed to connect"))) {
     return absl::UnavailableError("the coordinator cannot be reached");
   }
-  for (const absl::string_view sign :
-       {"Socket closed", "Connection reset", "Broken pipe", "GOAWAY", "Stream removed", "keepalive",
-        "Endpoint closing", "Cancelling all calls", "unix:"}) {
-    if (transport && absl::StrContains(message, sign)) {
+  // Only at the beginning: the coordinator quotes the same words about its stages.
+  for (const absl::string_view words :
+       {"Socket closed", "Connection reset", "recvmsg", "sendmsg", "Broken pipe", "GOAWAY",
+        "Stream removed", "keepalive", "Endpoint closing", "Cancelling all calls"}) {
+    if (transport && absl::StartsWith(message, words)) {
       return absl::UnavailableError("the connection to the coordinator was lost");
     }
   }
