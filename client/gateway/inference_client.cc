@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "client/gateway/hide_addresses.h"
 #include "proto/grpc_server.h"
 #include "proto/grpc_status.h"
 #include "proto/inference.grpc.pb.h"
@@ -45,7 +46,8 @@ absl::Status ForClients(const grpc::Status& status, const grpc::ClientContext& c
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError("the request took too long");
   }
-  return FromGrpc(status);
+  return FromGrpc(
+      grpc::Status(status.error_code(), HideAddresses(message), status.error_details()));
 }
 
 // One Generate. Reads are started on the executor, so a hold keeps the call open between them.

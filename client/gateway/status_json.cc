@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/gateway/hide_addresses.h"
 
 namespace warpline {
 namespace {
@@ -28,7 +29,7 @@ json::object StageJson(const v1::StageStatus& stage) {
       {"weight_bytes", stage.weight_bytes()},
       {"cache_bytes", stage.cache_bytes()},
       {"edge", stage.edge()},
-      {"reason", stage.reason()},
+      {"reason", HideAddresses(stage.reason())},
   };
 }
 
@@ -40,7 +41,7 @@ json::object StatusJson(const v1::StatusResponse& status, const std::string& mod
   const v1::ModelInfo& model = status.model();
   return {
       {"ready", status.ready()},
-      {"reason", status.reason()},
+      {"reason", HideAddresses(status.reason())},
       {"draining", status.draining()},
       {"version", status.version()},
       {"coordinator", json::object{{"pid", status.coordinator_pid()}}},
@@ -86,7 +87,7 @@ std::string NotReadyMessage(const v1::StatusResponse& status) {
   }
   std::string message = absl::StrJoin(missing, ", ");
   if (!status.reason().empty()) {
-    absl::StrAppend(&message, message.empty() ? "" : "; ", status.reason());
+    absl::StrAppend(&message, message.empty() ? "" : "; ", HideAddresses(status.reason()));
   }
   return message.empty() ? "the service is not ready" : message;
 }
