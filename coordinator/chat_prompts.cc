@@ -29,7 +29,7 @@ absl::StatusOr<std::string> SourceOf(const GgufFile& file, const std::string& na
   input.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(std::max<std::streamsize>(0, input.gcount())));
   if (text.empty()) {
-    return absl::InvalidArgumentError(
+    return absl::NotFoundError(
         absl::StrCat("--chat-template: '", EscapeForLog(name_or_file),
                      "' is neither a built-in template nor a readable file"));
   }

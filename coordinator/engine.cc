@@ -175,7 +175,7 @@ void Engine::Handle(ControlReplyEvent& event) {
       if (current(reply.result().epoch())) OnResult(reply.result());
       break;
     case v1::ControlReply::kFailure:
-      if (current(reply.failure().epoch())) OnFailure(reply.failure());
+      if (current(reply.failure().epoch())) OnFailure(event.link.stage, reply.failure());
       break;
     case v1::ControlReply::kClosed:
       if (current(reply.closed().epoch())) OnClosed(reply.closed());

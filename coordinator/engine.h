@@ -86,7 +86,7 @@ class Engine {
 
   void Apply(Pipeline::Change change);
   void OnResult(const v1::StepResult& result);
-  void OnFailure(const v1::StepFailure& failure);
+  void OnFailure(int stage, const v1::StepFailure& failure);
   void OnClosed(const v1::SequenceClosed& closed);
   void OnLogits(v1::LogitRows& rows);
   void AcceptToken(Sequence& sequence, int32_t token_id);

@@ -87,10 +87,13 @@ void Engine::AcceptToken(Sequence& sequence, int32_t token_id) {
   to_flush_.push_back(sequence.request.sink);
 }
 
-void Engine::OnFailure(const v1::StepFailure& failure) {
+void Engine::OnFailure(int stage, const v1::StepFailure& failure) {
   const absl::Status status = StatusOf(failure);
-  // The stage has lost its neighbour: nothing of this epoch can go on.
-  if (absl::IsUnavailable(status)) restart_ = status;
+  if (absl::IsUnavailable(status)) {
+    // Nothing of this epoch can go on.
+    Apply(pipeline_.OnEdgeFailure(stage));
+    return;
+  }
   Sequence* const sequence = FindLive(failure.sequence_id(), failure.generation());
   if (sequence == nullptr) {
     metrics_.CountStaleResult();

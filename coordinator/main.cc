@@ -147,7 +147,10 @@ int Serve(const CoordinatorConfig& config, const Deployment& deployment) {
   absl::StatusOr<std::string> fingerprint = FingerprintOf(*deployment.file, config.verify);
   if (!fingerprint.ok()) return Complain(kExitModelFile, fingerprint.status().message());
   absl::StatusOr<ServedModel> model = LoadServedModel(config, deployment, *fingerprint);
-  if (!model.ok()) return Complain(kExitModelFile, model.status().message());
+  if (!model.ok()) {
+    const bool is_option = absl::IsNotFound(model.status());  // --chat-template
+    return Complain(is_option ? kExitUsage : kExitModelFile, model.status().message());
+  }
   LogInfo("model=", model->info.name(), " architecture=", model->info.architecture(),
           " layers=", model->info.layer_count(), " stages=", config.stage_count(),
           " context=", deployment.capacity.context, " slots=", deployment.capacity.slot_count,

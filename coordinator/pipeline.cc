@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kHelloLimit = std::chrono::seconds(10);
 constexpr auto kEdgeLimit = std::chrono::seconds(10);
-constexpr auto kRestartPause = std::chrono::milliseconds(250);
+constexpr auto kRestartPause = std::chrono::milliseconds(100);
 
 // 50, 100, 200, 250, 250 .. ms after attempts that gave no hello.
 std::chrono::milliseconds BackOff(int attempts) {
@@ -89,6 +89,7 @@ void Pipeline::Dial(int index) {
   stage.dial_at.reset();
   stage.said_hello = false;
   stage.has_control = true;
+  stage.assigned_epoch = epoch_;
   stage.assigned_at = Now();
   if (stage.last_pid == 0 && stage.attempts == 0) stage.state = StageState::kConnecting;
   stage.control_number = stage.client->OpenControl(AssignmentOf(index)).number;
@@ -220,11 +221,24 @@ Pipeline::Change Pipeline::OnEnded(const LinkId& link, const absl::Status& statu
   return Lose(absl::UnavailableError(absl::StrCat("stage ", link.stage, " is down")));
 }
 
+Pipeline::Change Pipeline::OnEdgeFailure(int index) {
+  const int next = std::min(index + 1, stage_count() - 1);
+  Stage& stage = stages_[next];
+  stage.state = StageState::kDown;
+  stage.reason = absl::StrCat("stage ", index, " has lost it");
+  stage.said_hello = false;  // Until it answers the next Assign; if it is gone, that is no news.
+  stage.pid.reset();
+  return Lose(absl::UnavailableError(absl::StrCat("stage ", next, " is down")));
+}
+
 Pipeline::Change Pipeline::Lose(absl::Status why) {
   loss_ = std::move(why);
   ++epoch_;
   if (edge_state_ != EdgeState::kClosed) stages_[0].client->CancelEdge();
   edge_state_ = EdgeState::kClosed;
+  for (Stage& stage : stages_) {
+    if (stage.state == StageState::kServing) stage.state = StageState::kLoading;
+  }
   LogWarning("epoch=", epoch_, " begins: ", loss_.message());
   if (!assign_at_.has_value()) AssignAll();
   return Change::kLost;
@@ -233,10 +247,11 @@ Pipeline::Change Pipeline::Lose(absl::Status why) {
 void Pipeline::AssignAll() {
   for (int index = 0; index < stage_count(); ++index) {
     Stage& stage = stages_[index];
-    if (!stage.has_control) continue;
+    // Its stream may have been opened since the epoch began, with this Assign.
+    if (!stage.has_control || stage.assigned_epoch == epoch_) continue;
     stage.said_hello = false;
+    stage.assigned_epoch = epoch_;
     stage.assigned_at = Now();
-    if (stage.state == StageState::kServing) stage.state = StageState::kLoading;
     stage.client->SendControl(AssignmentOf(index));
   }
 }

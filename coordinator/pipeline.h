@@ -51,6 +51,8 @@ class Pipeline {
   Change OnEdgeAck(const LinkId& link, const v1::EdgeAck& ack);
   void OnClosing(const LinkClosingEvent& closing);
   Change OnEnded(const LinkId& link, const absl::Status& status);
+  // `stage` says that it has lost the next one, whose own stream may end later.
+  Change OnEdgeFailure(int stage);
   // Dials what is to be dialled and gives up on what was silent too long.
   Change OnTime(SteadyTime now);
   // When OnTime has to be called next; none: not before another event.
@@ -88,7 +90,8 @@ class Pipeline {
     StageState state = StageState::kDown;
     uint64_t control_number = 0;  // of the stream that is open or ending
     bool has_control = false;
-    bool said_hello = false;  // in this epoch
+    bool said_hello = false;      // in this epoch
+    uint64_t assigned_epoch = 0;  // of the latest Assign
     SteadyTime assigned_at;
     std::optional<SteadyTime> dial_at;  // no stream: when to open the next
     int attempts = 0;                   // that ended before a hello, in a row

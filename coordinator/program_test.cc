@@ -1,0 +1,138 @@
+// The program's command line: what it refuses and how it says so.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/unique_fd.h"
+#include "coordinator/service_harness.h"
+
+namespace warpline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kModel = absl::StrCat(WARPLINE_TEST_DATA, "/families/qwen3-deep.gguf");
+
+class ProgramTest : public testing::Test {
+ protected:
+  ProgramTest() {
+    std::string pattern = "/tmp/warpline-test-XXXXXX";
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  ~ProgramTest() override { std::filesystem::remove_all(folder_); }
+
+  struct Outcome {
+    int code = 0;
+    std::string output;
+  };
+  Outcome Run(const std::vector<std::string>& arguments) {
+    const std::string log = absl::StrCat(folder_, "/log-", ++runs_);
+    ProgramRun run("warpline-coordinator", arguments, log);
+    const int code = run.Wait();
+    std::ifstream file(log);
+    std::stringstream text;
+    text << file.rdbuf();
+    return {code, text.str()};
+  }
+
+  std::string folder_;
+  int runs_ = 0;
+};
+
+TEST_F(ProgramTest, BadOptionsExitWith2AndNameTheRange) {
+  const struct {
+    std::vector<std::string> options;
+    const char* message;
+  } cases[] = {
+      {{"--no-such-flag"}, "no-such-flag"},
+      {{"-c"}, "-c"},
+      {{"-c", "-1"}, "1 to 16777216"},
+      {{"-c", "0"}, "1 to 16777216"},
+      {{"-c", "1000000000"}, "1 to 16777216"},
+      {{"-c", "4k"}, "1 to 16777216"},
+      {{"-np", "0"}, "1 to 1024"},
+      {{"--chunk", "0"}, "1 to 1048576"},
+      {{"--queue", "63"}, "64 to 65536"},
+      {{"--kv-type", "f64"}, "q8_0"},
+      {{"--edge", "pigeon"}, "grpc"},
+      {{"--layer-split", "10,38"}, "2 workers have 1 later stages"},
+      {{"--layer-split", "0"}, "valid range 1 to 5"},
+      {{"--layer-split", "-2"}, "valid range 1 to 5"},
+      {{"--layer-split", "6"}, "valid range 1 to 5"},
+      {{"--layer-split", "two"}, "'two' is no layer number"},
+      {{"--worker-count", "0"}, "1 to 512"},
+      {{"--secret-file", "/nowhere"}, "/nowhere"},
+      {{"--chat-template", "/nowhere"}, "/nowhere"},
+  };
+  for (const auto& one : cases) {
+    std::vector<std::string> arguments = {"-m",       kModel,
+                                          "--worker", "unix:/tmp/none-0",
+                                          "--worker", "unix:/tmp/none-1",
+                                          "--listen", absl::StrCat("unix:", folder_, "/c.sock")};
+    arguments.insert(arguments.end(), one.options.begin(), one.options.end());
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 2) << one.message << ": " << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(one.message));
+  }
+}
+
+TEST_F(ProgramTest, MissingOptionsAndTooManyWorkersExitWith2) {
+  EXPECT_EQ(Run({"-m", kModel}).code, 2);
+  EXPECT_EQ(Run({"-m", kModel, "--worker", "unix:/tmp/none"}).code, 2);
+  const Outcome outcome = Run({"-m", kModel, "--print-plan", "--worker-count", "7"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("1 to 6 workers"));
+}
+
+TEST_F(ProgramTest, AWrongPathExitsWith2AndARefusedFileWith3) {
+  const std::string bad = absl::StrCat(folder_, "/bad.gguf");
+  std::ofstream(bad) << "no model at all, but long enough to hold a header";
+  const struct {
+    std::string path;
+    int code;
+  } cases[] = {{absl::StrCat(folder_, "/absent.gguf"), 2}, {folder_, 2}, {bad, 3}};
+  for (const auto& one : cases) {
+    const Outcome outcome = Run({"-m", one.path, "--print-plan", "--worker-count", "1"});
+    EXPECT_EQ(outcome.code, one.code) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(one.path));
+  }
+}
+
+TEST_F(ProgramTest, ThePlanNamesEveryStage) {
+  const Outcome outcome = Run({"-m", kModel, "--print-plan", "--worker-count", "2", "--layer-split",
+                               "4", "-c", "640", "-np", "3"});
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("[0, 4)"), HasSubstr("[4, 6)"),
+                                    HasSubstr("longest sequence 640 tokens"),
+                                    HasSubstr("3 sequences at once"), HasSubstr("30 cache pages")));
+}
+
+TEST_F(ProgramTest, APortInUseIsNamedAtOnce) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(fd.get(), 1), 0);
+  ASSERT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string listen_at = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = Run({"-m", kModel, "--worker", "unix:/tmp/none", "--listen", listen_at});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ(outcome.code, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr(listen_at));
+}
+
+}  // namespace
+}  // namespace warpline
