@@ -65,70 +65,70 @@ void PagedAttention::Run(const AttentionJob& job, const StepState& step) {
             [&](int64_t index, int thread) { RunTask(job, step, tasks_[index], thread); });
 }
 
+void PagedAttention::LayOut(int head_dim, Workspace& space) {
+  AttentionTile& tile = space.tile;
+  tile.head_dim = head_dim;
+  tile.padded_dim = PaddedDim(head_dim);
+  space.keys = reinterpret_cast<float*>(space.floats.Floats(0).value());
+  space.values = space.keys + kPageTokens * tile.padded_dim;
+  tile.scores = space.values + kPageTokens * tile.padded_dim;
+  tile.sums = tile.scores + kTaskRows * kPageTokens;
+  tile.largest = tile.sums + kTaskRows * tile.padded_dim;
+  tile.total = tile.largest + kTaskRows;
+  tile.corrections = tile.total + kTaskRows;
+  tile.shifts = tile.corrections + kTaskRows;
+  tile.keys = space.keys;
+  tile.values = space.values;
+  tile.queries = space.queries.data();
+  tile.low = space.low.data();
+  tile.high = space.high.data();
+}
+
 void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, const Task& task,
                              int thread) {
   Workspace& space = workspaces_[thread];
   const KvLayout& layout = job.cache->layout();
-  const int head_dim = layout.head_dim;
-  const int padded = PaddedDim(head_dim);
-  const int kv_head = task.first_head / (job.n_head / job.cache->args().n_head_kv);
-  const int pairs = static_cast<int>(task.row_count) * task.head_count;
-  float* keys = reinterpret_cast<float*>(space.floats.Floats(0).value());
-  float* values = keys + kPageTokens * padded;
-  float* scores = values + kPageTokens * padded;
-  float* sums = scores + kTaskRows * kPageTokens;
-  float* largest = sums + kTaskRows * padded;
-  float* total = largest + kTaskRows;
-  float* corrections = total + kTaskRows;
+  LayOut(layout.head_dim, space);
+  AttentionTile& tile = space.tile;
+  tile.scale = job.scale;
+  tile.row_count = static_cast<int>(task.row_count) * task.head_count;
   const StepState::Sequence& sequence = *task.sequence;
   const int64_t first_row = sequence.first_row + task.first_row;
-  for (int i = 0; i < pairs; ++i) {
-    space.queries[i] = job.q + (first_row + i / task.head_count) * job.q_stride +
-                       int64_t{task.first_head + i % task.head_count} * head_dim;
-    largest[i] = -std::numeric_limits<float>::infinity();
-    total[i] = 0;
+  const auto head_of = [&](int pair) {
+    return int64_t{task.first_head + pair % task.head_count} * layout.head_dim;
+  };
+  for (int i = 0; i < tile.row_count; ++i) {
+    space.queries[i] = job.q + (first_row + i / task.head_count) * job.q_stride + head_of(i);
+    tile.largest[i] = -std::numeric_limits<float>::infinity();
+    tile.total[i] = 0;
   }
-  std::fill_n(sums, int64_t{pairs} * padded, 0.0f);
+  std::fill_n(tile.sums, int64_t{tile.row_count} * tile.padded_dim, 0.0f);
 
   const int64_t first_position = sequence.first_position + task.first_row;
   const int64_t end = first_position + task.row_count;
+  const int kv_head = task.first_head / (job.n_head / job.cache->args().n_head_kv);
   const auto first_visible = [&job](int64_t position) {
     return job.window > 0 ? std::max<int64_t>(0, position - job.window + 1) : 0;
   };
-  int64_t tile_start = first_visible(first_position) / kPageTokens * kPageTokens;
-  for (; tile_start < end; tile_start += kPageTokens) {
-    const auto within = [tile_start](int64_t position) {
-      return static_cast<int>(std::clamp<int64_t>(position - tile_start, 0, kPageTokens));
+  int64_t start = first_visible(first_position) / kPageTokens * kPageTokens;
+  for (; start < end; start += kPageTokens) {
+    const auto within = [start](int64_t position) {
+      return static_cast<int>(std::clamp<int64_t>(position - start, 0, kPageTokens));
     };
-    for (int i = 0; i < pairs; ++i) {
+    for (int i = 0; i < tile.row_count; ++i) {
       const int64_t position = first_position + i / task.head_count;
       space.low[i] = within(first_visible(position));
       space.high[i] = within(position + 1);
     }
-    const uint8_t* page = job.cache->Page(step.PageOf(sequence, tile_start), kv_head);
-    kernels_.decode_keys(layout, page, keys);
+    const uint8_t* page = job.cache->Page(step.PageOf(sequence, start), kv_head);
+    kernels_.decode_keys(layout, page, space.keys);
     kernels_.decode_values(layout, page, within(first_visible(first_position)), within(end),
-                           values);
-    kernels_.tile({.row_count = pairs,
-                   .queries = space.queries.data(),
-                   .low = space.low.data(),
-                   .high = space.high.data(),
-                   .keys = keys,
-                   .values = values,
-                   .head_dim = head_dim,
-                   .padded_dim = padded,
-                   .scale = job.scale,
-                   .scores = scores,
-                   .shifts = corrections + kTaskRows,
-                   .corrections = corrections,
-                   .largest = largest,
-                   .total = total,
-                   .sums = sums});
+                           space.values);
+    kernels_.tile(tile);
   }
-  for (int i = 0; i < pairs; ++i) {
-    float* out = job.out + (first_row + i / task.head_count) * job.out_stride +
-                 int64_t{task.first_head + i % task.head_count} * head_dim;
-    kernels_.finish(sums + int64_t{i} * padded, total[i], head_dim, out);
+  for (int i = 0; i < tile.row_count; ++i) {
+    float* out = job.out + (first_row + i / task.head_count) * job.out_stride + head_of(i);
+    kernels_.finish(tile.sums + int64_t{i} * tile.padded_dim, tile.total[i], layout.head_dim, out);
   }
 }
 

@@ -38,12 +38,16 @@ class PagedAttention {
   };
   // Scratch of one thread, for kTaskRows pairs of row and head.
   struct Workspace {
-    CpuScratch floats;
+    CpuScratch floats;  // what the tile's pointers lead to
     std::vector<const float*> queries;
     std::vector<int> low, high;
+    float *keys = nullptr, *values = nullptr;
+    AttentionTile tile;
   };
 
   void AddTasks(const AttentionJob& job, const StepState& step);
+  // Lays the scratch out for heads of this size.
+  static void LayOut(int head_dim, Workspace& space);
   void RunTask(const AttentionJob& job, const StepState& step, const Task& task, int thread);
 
   const AttentionKernels& kernels_;

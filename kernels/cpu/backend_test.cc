@@ -90,16 +90,24 @@ TEST(BackendTest, BitsDoNotDependOnInstructionSet) {
   }
 }
 
+#ifdef WARPLINE_SANITIZED
+constexpr int64_t kBatchRows = 100;  // sanitizers are slow
+#else
+constexpr int64_t kBatchRows = 300;
+#endif
+
 // Cases with many rows, for comparing batches of different sizes.
 std::vector<OpCase> BatchCases() {
   std::vector<OpCase> cases;
   for (const QuantType type :
        {QuantType::kF32, QuantType::kQ4_1, QuantType::kQ8_0, QuantType::kQ6K}) {
-    cases.push_back({.type = type, .rows = 300, .k = 256, .n = 110, .bias = true, .scale = true});
-    cases.push_back({.op = CaseOp::kDenseFfn, .type = type, .rows = 300, .k = 256, .n = 512});
+    cases.push_back(
+        {.type = type, .rows = kBatchRows, .k = 256, .n = 110, .bias = true, .scale = true});
+    cases.push_back(
+        {.op = CaseOp::kDenseFfn, .type = type, .rows = kBatchRows, .k = 256, .n = 512});
     cases.push_back({.op = CaseOp::kMoe,
                      .type = type,
-                     .rows = 300,
+                     .rows = kBatchRows,
                      .k = 256,
                      .n = 256,
                      .renormalise = true,
@@ -107,17 +115,17 @@ std::vector<OpCase> BatchCases() {
                      .experts = 8,
                      .used = 3});
   }
-  cases.push_back({.type = QuantType::kF32, .rows = 300, .k = 45, .n = 7});
-  cases.push_back({.op = CaseOp::kNorm, .rows = 300, .k = 100});
+  cases.push_back({.type = QuantType::kF32, .rows = kBatchRows, .k = 45, .n = 7});
+  cases.push_back({.op = CaseOp::kNorm, .rows = kBatchRows, .k = 100});
   cases.push_back({.op = CaseOp::kHead,
                    .type = QuantType::kQ8_0,
-                   .rows = 300,
+                   .rows = kBatchRows,
                    .k = 64,
                    .n = 500,
                    .soft_cap = 2});
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {
     cases.push_back({.op = CaseOp::kAttention,
-                     .rows = 300,
+                     .rows = kBatchRows,
                      .kv_type = type,
                      .n_head = 6,
                      .n_head_kv = 2,
@@ -126,7 +134,7 @@ std::vector<OpCase> BatchCases() {
                      .head_norm = true,
                      .context = 30});
     cases.push_back({.op = CaseOp::kAttention,
-                     .rows = 300,
+                     .rows = kBatchRows,
                      .kv_type = type,
                      .n_head = 3,
                      .n_head_kv = 3,
@@ -142,7 +150,8 @@ TEST(BackendTest, BitsDoNotDependOnBatchOrThreads) {
   const std::unique_ptr<Backend> one = MakeBackend(1), two = MakeBackend(2), three = MakeBackend(3);
   for (const OpCase& op_case : BatchCases()) {
     const std::vector<float> expected = RunCase(*one, op_case, 1);
-    EXPECT_TRUE(SameBits(expected, RunCase(*one, op_case, 300))) << CaseName(op_case) << " whole";
+    EXPECT_TRUE(SameBits(expected, RunCase(*one, op_case, kBatchRows)))
+        << CaseName(op_case) << " whole";
     EXPECT_TRUE(SameBits(expected, RunCase(*two, op_case, 7))) << CaseName(op_case) << " by 7";
     EXPECT_TRUE(SameBits(expected, RunCase(*three, op_case, 64))) << CaseName(op_case) << " by 64";
     EXPECT_TRUE(SameBits(expected, RunCase(*two, op_case, 3))) << CaseName(op_case) << " by 3";
@@ -151,10 +160,10 @@ TEST(BackendTest, BitsDoNotDependOnBatchOrThreads) {
 
 TEST(BackendTest, ARowThatIsNotANumberTouchesNoOther) {
   const std::unique_ptr<Backend> backend = MakeBackend(2);
-  constexpr int64_t kPoisoned = 141;
+  constexpr int64_t kPoisoned = kBatchRows / 2 - 9;
   for (const OpCase& op_case : BatchCases()) {
-    const std::vector<float> clean = RunCase(*backend, op_case, 300);
-    const std::vector<float> poisoned = RunCase(*backend, op_case, 300, kPoisoned);
+    const std::vector<float> clean = RunCase(*backend, op_case, kBatchRows);
+    const std::vector<float> poisoned = RunCase(*backend, op_case, kBatchRows, kPoisoned);
     ASSERT_EQ(clean.size(), poisoned.size());
     const int64_t width = static_cast<int64_t>(clean.size()) / op_case.rows;
     // Later rows of the same sequence see the poisoned key; earlier ones must not.

@@ -12,7 +12,8 @@ constexpr int64_t kPanelColumns = 48;  // decoded together; a multiple of every 
 constexpr int64_t kPanelFloats =
     (640 << 10) / 4;  // a decoded panel stays in the second-level cache
 constexpr int64_t kColumnStep = 6;
-constexpr int64_t kBlockRows = 64;             // rows that meet a panel at a time
+constexpr int64_t kBlockRows = 64;  // rows that meet a panel at a time
+constexpr int64_t kFewColumns = kBlockRows * kPanelColumns / kFusedRows;  // of kFusedRows rows
 constexpr int64_t kInlineProducts = 24 << 10;  // less work than this is not worth waking anybody
 constexpr int64_t kTasksPerThread = 4;
 
@@ -112,22 +113,23 @@ void MatrixProduct::Dot(QuantType type, bool fused, const DotArgs& args) const {
 void MatrixProduct::RunTask(const Task& task, int thread) {
   const MatrixJob& job = *task.job;
   Workspace& space = workspaces_[thread];
-  const int64_t rows = task.last_row - task.first_row;
   const bool gated = job.up.weight != nullptr;
-  const bool few = rows <= kFusedRows;
+  const bool few = task.last_row - task.first_row <= kFusedRows;
+  const bool fused = few && HasFusedKernel(job.matrix.weight->type());
+  const bool up_fused = gated && few && HasFusedKernel(job.up.weight->type());
+  const int64_t input_width = job.matrix.weight->input_width();
+  // Where nothing is decoded beforehand, only the room for the products bounds a run of columns.
+  const int64_t columns = fused && (!gated || up_fused) ? kFewColumns : PanelColumns(input_width);
   float* panel = reinterpret_cast<float*>(space.panel.Floats(0).value());
-  const int64_t panel_columns = PanelColumns(job.matrix.weight->input_width());
-  float* up_panel = panel + panel_columns * PanelStride(job.matrix.weight->input_width());
-  for (int64_t column = task.first_column; column < task.last_column; column += panel_columns) {
-    const int64_t count = std::min(panel_columns, task.last_column - column);
+  float* up_panel = panel + PanelColumns(input_width) * PanelStride(input_width);
+  for (int64_t column = task.first_column; column < task.last_column; column += columns) {
     Task part = task;
     part.first_column = column;
-    part.last_column = column + count;
-    const bool fused = few && HasFusedKernel(job.matrix.weight->type());
+    part.last_column = std::min(column + columns, task.last_column);
+    const int64_t count = part.last_column - column;
     const DotArgs matrix = Columns(job.matrix, column, count, fused, panel);
     DotArgs up;
-    if (gated)
-      up = Columns(job.up, column, count, few && HasFusedKernel(job.up.weight->type()), up_panel);
+    if (gated) up = Columns(job.up, column, count, up_fused, up_panel);
     for (int64_t row = task.first_row; row < task.last_row; row += kBlockRows) {
       RunBlock(part, row, std::min(kBlockRows, task.last_row - row), matrix, up, space);
     }
@@ -139,6 +141,7 @@ void MatrixProduct::RunBlock(const Task& task, int64_t row, int64_t rows, const 
   const MatrixJob& job = *task.job;
   const int64_t columns = task.last_column - task.first_column;
   const bool few = task.last_row - task.first_row <= kFusedRows;
+  const int64_t stride = few ? kFewColumns : kPanelColumns;
   float* dots = space.dots.data();
   float* up_dots = dots + kBlockRows * kPanelColumns;
   const auto run = [&](const MatrixSlice& slice, DotArgs args, float* out) {
@@ -146,7 +149,7 @@ void MatrixProduct::RunBlock(const Task& task, int64_t row, int64_t rows, const 
     args.x_stride = job.x_stride;
     args.rows = rows;
     args.out = out;
-    args.out_stride = kPanelColumns;
+    args.out_stride = stride;
     Dot(slice.weight->type(), few && HasFusedKernel(slice.weight->type()), args);
     return Products{.bias = slice.bias == nullptr ? nullptr : slice.bias + task.first_column,
                     .scale = slice.weight->Scale(slice.expert)};
@@ -156,11 +159,11 @@ void MatrixProduct::RunBlock(const Task& task, int64_t row, int64_t rows, const 
   if (job.up.weight != nullptr) gate_up = run(job.up, up, up_dots);
   for (int64_t r = 0; r < rows; ++r) {
     float* out = job.out + (row + r) * job.out_stride + task.first_column;
-    main.dots = dots + r * kPanelColumns;
+    main.dots = dots + r * stride;
     if (job.up.weight == nullptr) {
       row_.finish(main, columns, job.accumulate, out);
     } else {
-      gate_up.dots = up_dots + r * kPanelColumns;
+      gate_up.dots = up_dots + r * stride;
       row_.finish_gated(main, gate_up, job.activation, columns, out);
     }
   }
