@@ -2,10 +2,10 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <systemd/sd-daemon.h>
 
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <cerrno>
 #include <csignal>
@@ -45,9 +45,8 @@ bool WaitForSignal(int watch_fd, int timeout_ms) {
   return true;
 }
 
-// As sd_notify, which would wait for ever when the supervisor has stopped reading: neither a status
-// line nor the end of the process is worth that.
-void NotifyWithoutWaiting(const std::string& text) {
+// As sd_notify, which would wait for ever when the supervisor has stopped reading.
+void Notify(const std::string& text, int wait_seconds) {
   const char* const path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un peer{.sun_family = AF_UNIX};
   if (path == nullptr || strlen(path) >= sizeof(peer.sun_path)) return;
@@ -55,8 +54,11 @@ void NotifyWithoutWaiting(const std::string& text) {
   if (peer.sun_path[0] == '@') peer.sun_path[0] = '\0';  // An abstract name.
   const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return;
+  const timeval limit{.tv_sec = wait_seconds};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + strlen(path));
-  (void)!sendto(fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
+  (void)!sendto(fd.get(), text.data(), text.size(),
+                MSG_NOSIGNAL | (wait_seconds > 0 ? 0 : MSG_DONTWAIT),
                 reinterpret_cast<const sockaddr*>(&peer), length);
 }
 
@@ -82,12 +84,12 @@ void ExitOnSecondSignal(int grace_seconds) {
 }
 
 void NotifySupervisor(absl::string_view state) {
+  // The queue of a notify socket is short (10 messages on Linux). What the supervisor acts on waits
+  // for its place; progress, and the end of the process, are worth no wait.
+  constexpr int kMostSeconds = 5;
   const std::string text(state);
-  if (text.rfind("READY=1", 0) == 0) {
-    sd_notify(0, text.c_str());
-  } else {
-    NotifyWithoutWaiting(text);
-  }
+  const bool acted_on = text.rfind("READY=1", 0) == 0 || text.rfind("STATUS=serving", 0) == 0;
+  Notify(text, acted_on ? kMostSeconds : 0);
 }
 
 }  // namespace warpline

@@ -4,6 +4,7 @@
 #include <sys/signalfd.h>
 
 #include <csignal>
+#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -61,9 +62,12 @@ int LocalService::WaitUntilReady(const std::function<void(absl::string_view)>& o
       if (absl::ConsumePrefix(&line, "STATUS=")) on_status(line);
       ready |= line == "READY=1";
     });
+    if (ready) break;
     if (fds[0].revents != 0) return kExitFailure;
     if (fds[2].revents != 0) {
       process_.WaitForEnd(Now() + std::chrono::seconds(1));
+      std::cerr << "warpline: the service ended before it was ready (" << process_.EndText() << ")"
+                << std::endl;
       return process_.exit_code() > 0 ? process_.exit_code() : kExitFailure;
     }
   }
