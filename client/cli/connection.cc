@@ -35,8 +35,10 @@ Connection::Connection(const ConnectionOptions& options, const std::string& log_
   }
   service_ = *std::move(service);
   ProgressBar bar;
-  exit_code_ = service_->WaitUntilReady(
-      [&bar](absl::string_view status) { bar.Show(status, LoadedFraction(status)); });
+  exit_code_ = service_->WaitUntilReady([&bar](absl::string_view status) {
+    const double loaded = LoadedFraction(status);
+    bar.Show(loaded >= 0 ? "loading the model" : status, loaded);
+  });
   client_ = std::make_unique<InferenceClient>(service_->coordinator_address());
 }
 

@@ -1,5 +1,6 @@
 #include "client/cli/progress_bar.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,9 +18,13 @@ ProgressBar::ProgressBar() : on_terminal_(isatty(STDERR_FILENO) == 1) {}
 void ProgressBar::Show(absl::string_view text, double fraction) {
   if (!on_terminal_) return;
   constexpr int kWidth = 24;
-  std::string line = "\r\x1b[K";
-  if (fraction >= 0) absl::StrAppend(&line, BarText(fraction, kWidth), " ");
-  std::cerr << absl::StrCat(line, text.substr(0, 78)) << std::flush;
+  constexpr int kUsualColumns = 80;
+  winsize window{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+  std::string line =
+      fraction >= 0 ? absl::StrCat(BarText(fraction, kWidth), " ", text) : std::string(text);
+  line.resize(std::min<size_t>(line.size(), (known ? window.ws_col : kUsualColumns) - 1));
+  std::cerr << "\r\x1b[K" << line << std::flush;
   shown_ = true;
 }
 
