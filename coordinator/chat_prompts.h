@@ -16,8 +16,8 @@ namespace warpline {
 // Immutable; Encode may be called from any thread at once. Borrows the tokenizer.
 class ChatPrompts {
  public:
-  // `name_or_file` is --chat-template; empty: the template of the model file. InvalidArgument when
-  // it names neither a built-in template nor a readable file. A template with a syntax error is
+  // `name_or_file` is --chat-template; empty: the template of the model file. NotFound when it
+  // names neither a built-in template nor a readable file. A template with a syntax error is
   // only warned about: then chat is refused, with line and reason, and all else works.
   static absl::StatusOr<ChatPrompts> Create(const GgufFile& file, const Tokenizer& tokenizer,
                                             const std::string& name_or_file);

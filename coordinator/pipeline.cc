@@ -193,8 +193,7 @@ Pipeline::Change Pipeline::OnEnded(const LinkId& link, const absl::Status& statu
     if (stopping_ || edge_state_ == EdgeState::kClosed || link.number != edge_number_) {
       return Change::kNone;
     }
-    return Lose(
-        absl::UnavailableError(absl::StrCat("the edge to stage 0 is lost: ", status.message())));
+    return LoseStage(0, absl::StrCat("its edge is lost: ", status.message()));
   }
   Stage& stage = stages_[link.stage];
   if (!stage.has_control || link.number != stage.control_number) return Change::kNone;
@@ -222,13 +221,17 @@ Pipeline::Change Pipeline::OnEnded(const LinkId& link, const absl::Status& statu
 }
 
 Pipeline::Change Pipeline::OnEdgeFailure(int index) {
-  const int next = std::min(index + 1, stage_count() - 1);
-  Stage& stage = stages_[next];
+  return LoseStage(std::min(index + 1, stage_count() - 1),
+                   absl::StrCat("stage ", index, " has lost it"));
+}
+
+Pipeline::Change Pipeline::LoseStage(int index, std::string reason) {
+  Stage& stage = stages_[index];
   stage.state = StageState::kDown;
-  stage.reason = absl::StrCat("stage ", index, " has lost it");
+  stage.reason = std::move(reason);
   stage.said_hello = false;  // Until it answers the next Assign; if it is gone, that is no news.
   stage.pid.reset();
-  return Lose(absl::UnavailableError(absl::StrCat("stage ", next, " is down")));
+  return Lose(absl::UnavailableError(absl::StrCat("stage ", index, " is down")));
 }
 
 Pipeline::Change Pipeline::Lose(absl::Status why) {

@@ -113,6 +113,8 @@ class Pipeline {
   void OnHello(int stage, const v1::Hello& hello);
   bool AllServe() const;
   void OpenEdge();
+  // Others have noticed that the stage is gone; its control stream may end later, or not at all.
+  Change LoseStage(int stage, std::string reason);
   Change Lose(absl::Status why);
   void AssignAll();
   std::string StageText(int stage) const;

@@ -133,9 +133,11 @@ std::unique_ptr<v1::Inference::Stub> TestService::NarrowStub() {
 }
 
 std::string TestService::Log() const {
-  std::ifstream file(folder_ + "/coordinator.log");
   std::stringstream text;
-  text << file.rdbuf();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() != ".log") continue;
+    text << entry.path().filename() << ":\n" << std::ifstream(entry.path()).rdbuf() << "\n";
+  }
   return text.str();
 }
 

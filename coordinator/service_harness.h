@@ -61,7 +61,7 @@ class TestService {
   std::unique_ptr<v1::Inference::Stub> NarrowStub();
   ProgramRun& worker(int stage) { return workers_[stage]; }
   ProgramRun& coordinator() { return coordinator_; }
-  std::string Log() const;  // the coordinator's, so far
+  std::string Log() const;  // of all programs, so far
 
   // `on_event` sees each answer as it comes; false cancels the call.
   Answer Generate(const v1::GenerateRequest& request,

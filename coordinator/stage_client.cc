@@ -60,8 +60,7 @@ class LinkStream final : public grpc::ClientBidiReactor<Out, In>,
     this->StartRead(&incoming_);
   }
 
-  void OnWriteDone(bool ok) override {
-    if (!ok) writes_.Close();
+  void OnWriteDone(bool) override {  // That a stream is broken is told by its read.
     if (const Out* next = writes_.Next(); next != nullptr) this->StartWrite(next);
   }
 

@@ -168,6 +168,9 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A stream that meets a dying connection would be replayed on the next one although its first
+  // write has been reported as failed; our callers dial again themselves.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Its own connection: a broken one to the same address must not be handed on to the next epoch.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
