@@ -12,7 +12,6 @@
 namespace warpline {
 namespace {
 
-constexpr auto kHelloLimit = std::chrono::seconds(10);
 constexpr auto kEdgeLimit = std::chrono::seconds(10);
 constexpr auto kRestartPause = std::chrono::milliseconds(100);
 
@@ -273,8 +272,8 @@ Pipeline::Change Pipeline::OnTime(SteadyTime now) {
     Stage& stage = stages_[index];
     if (stage.dial_at.has_value() && now >= *stage.dial_at) Dial(index);
     if (stage.has_control && !stage.said_hello && !assign_at_.has_value() &&
-        now >= stage.assigned_at + kHelloLimit) {
-      stage.reason = absl::StrCat("no hello within ", kHelloLimit.count(), " s");
+        now >= stage.assigned_at + options_.hello_limit) {
+      stage.reason = absl::StrCat("no hello within ", options_.hello_limit.count(), " ms");
       stage.assigned_at = now;
       stage.client->CancelControl();
     }
@@ -293,7 +292,7 @@ std::optional<SteadyTime> Pipeline::NextDeadline() const {
   for (const Stage& stage : stages_) {
     if (stage.dial_at.has_value()) consider(*stage.dial_at);
     if (stage.has_control && !stage.said_hello && !assign_at_.has_value()) {
-      consider(stage.assigned_at + kHelloLimit);
+      consider(stage.assigned_at + options_.hello_limit);
     }
   }
   if (edge_state_ == EdgeState::kOpening) consider(edge_opened_at_ + kEdgeLimit);

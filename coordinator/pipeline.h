@@ -30,6 +30,7 @@ struct PipelineOptions {
   v1::EdgeKind edge = v1::EDGE_KIND_AUTO;
   v1::KvCacheType kv_type = v1::KV_CACHE_TYPE_F16;
   PeerSecret secret;
+  std::chrono::milliseconds hello_limit{10'000};  // for a worker to answer an Assign
 };
 
 // Owned and used by the engine thread. A stage that is lost, or says that it failed, ends the
