@@ -6,8 +6,9 @@ units=$1
 bin=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+ln -s "$bin" "$folder/bin"  # A name without a space, whatever the build's is.
 for unit in "$units"/*.service "$units"/*.target; do
-  sed "s|/usr/bin/|$bin/|" "$unit" >"$folder/$(basename "$unit")"
+  sed "s|/usr/bin/|$folder/bin/|" "$unit" >"$folder/$(basename "$unit")"
 done
 cp "$folder/warpline-worker@.service" "$folder/warpline-worker@0.service"
 found=$(SYSTEMD_UNIT_PATH="$folder:" systemd-analyze verify --man=no "$folder"/warpline-coordinator.service \
