@@ -29,8 +29,8 @@ absl::Status ErrnoStatus(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-std::vector<std::string> ChildEnvironment(const std::string& notify_path) {
-  std::vector<std::string> variables;
+std::vector<std::string> ChildEnvironment(std::vector<std::string> variables,
+                                          const std::string& notify_path) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const absl::string_view text(*variable);
     if (absl::StartsWith(text, "WARPLINE_") || absl::StartsWith(text, "NOTIFY_SOCKET=")) continue;
@@ -64,9 +64,13 @@ absl::StatusOr<NotifySocket> NotifySocket::Create(const std::string& folder) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd notify(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!notify.valid()) return ErrnoStatus("notify socket");
+  const auto* const name = reinterpret_cast<const sockaddr*>(&address);
+  if (connect(notify.get(), name, sizeof(address)) != 0 && errno == ECONNREFUSED) {
+    unlink(path.c_str());  // Nobody reads it any more.
+  }
   const int on = 1;
-  if (!notify.valid() ||
-      bind(notify.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+  if (bind(notify.get(), name, sizeof(address)) != 0 ||
       setsockopt(notify.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
     return ErrnoStatus(absl::StrCat("notify socket ", path));
   }
@@ -100,6 +104,7 @@ void NotifySocket::Read(const std::function<void(pid_t, absl::string_view)>& on_
 }
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> arguments,
+                                                 const std::vector<std::string>& environment,
                                                  const WatchPipe& watch,
                                                  const std::string& notify_path) {
   posix_spawn_file_actions_t actions;
@@ -114,10 +119,10 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> argume
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   arguments.push_back(absl::StrCat("--watch-fd=", kWatchFd));
-  std::vector<std::string> environment = ChildEnvironment(notify_path);
+  std::vector<std::string> variables = ChildEnvironment(environment, notify_path);
   ChildProcess child;
   const int error = posix_spawn(&child.pid_, arguments[0].c_str(), &actions, &attributes,
-                                Pointers(arguments).data(), Pointers(environment).data());
+                                Pointers(arguments).data(), Pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
@@ -125,7 +130,12 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(std::vector<std::string> argume
         absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(error)));
   }
   child.pidfd_.Reset(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
-  if (!child.pidfd_.valid()) return ErrnoStatus("pidfd_open");
+  if (!child.pidfd_.valid()) {  // Descriptors have run out; unwatched it must not run.
+    const absl::Status status = ErrnoStatus("pidfd_open");
+    kill(child.pid_, SIGKILL);
+    waitpid(child.pid_, nullptr, 0);
+    return status;
+  }
   return child;
 }
 

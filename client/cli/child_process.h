@@ -26,6 +26,7 @@ struct WatchPipe {
 // The datagram socket that sd_notify of the children writes to.
 class NotifySocket {
  public:
+  // A socket that a killed process has left there is replaced.
   static absl::StatusOr<NotifySocket> Create(const std::string& folder);
   NotifySocket(NotifySocket&&) = default;
   ~NotifySocket();
@@ -45,11 +46,13 @@ class NotifySocket {
 
 // A child in a process group of its own (a terminal's Ctrl-C must not reach it), without our
 // WARPLINE_* variables (they were read here and are passed as flags), with the watch pipe as
-// --watch-fd. Named by a pidfd: its number may be reused.
+// --watch-fd. Named by a pidfd: its number may be reused. `environment` ("NAME=value") carries what
+// must not stand in the process list.
 class ChildProcess {
  public:
   ChildProcess() = default;
   static absl::StatusOr<ChildProcess> Start(std::vector<std::string> arguments,
+                                            const std::vector<std::string>& environment,
                                             const WatchPipe& watch, const std::string& notify_path);
 
   bool running() const { return pid_ > 0; }

@@ -71,5 +71,13 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   EXPECT_EQ(parsed.layer_split, "4,9");
 }
 
+TEST(ServiceOptionsTest, AKeyIsNoArgument) {
+  ServiceOptions options;
+  options.api_key = "sesame";
+  EXPECT_THAT(ServeArguments(options),
+              testing::Not(testing::Contains(testing::HasSubstr("sesame"))));
+  EXPECT_THAT(SecretVariables(options), testing::ElementsAre("WARPLINE_API_KEY=sesame"));
+}
+
 }  // namespace
 }  // namespace warpline

@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<LocalService>> LocalService::Start(ServiceOptions
       std::move(folder), std::move(notify), std::move(watch), 3 * (options.drain_seconds + 5)));
   service->coordinator_address_ = absl::StrCat("unix:", options.socket_dir, "/coordinator.sock");
   WL_ASSIGN_OR_RETURN(service->process_,
-                      ChildProcess::Start(arguments, service->watch_, service->notify_.path()));
+                      ChildProcess::Start(arguments, SecretVariables(options), service->watch_,
+                                          service->notify_.path()));
   return service;
 }
 

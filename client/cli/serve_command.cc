@@ -95,7 +95,7 @@ ChildSpec GatewaySpec(const ServiceOptions& options, const std::string& coordina
                     absl::StrCat(options.gateway_port),
                     "--log-level",
                     log_level};
-  AppendIf(spec.arguments, "--api-key", options.api_key);
+  spec.environment = SecretVariables(options);
   AppendIf(spec.arguments, "--cors-origin", options.cors_origin);
   AppendIf(spec.arguments, "--alias", options.alias);
   AppendIf(spec.arguments, "--drain-seconds", absl::StrCat(options.drain_seconds));

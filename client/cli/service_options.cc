@@ -30,7 +30,7 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
            "model's context length")
       ->check(IntegerRange(0, kMaxContext));
   flags.Add(command, "--parallel", options.parallel, "Most sequences running at once (-np)")
-      ->check(IntegerRange(1, 4096));
+      ->check(IntegerRange(1, 1024));
   flags.Add(command, "--chunk", options.chunk, "Most rows of a prompt chunk")
       ->check(IntegerRange(1, 1 << 20));
   flags.Add(command, "--layer-split", options.layer_split,
@@ -89,12 +89,16 @@ std::vector<std::string> ServeArguments(const ServiceOptions& options) {
   if (options.no_gateway) arguments.push_back("--no-gateway");
   Append(arguments, "--grpc-host", options.grpc_host);
   arguments.push_back(absl::StrCat("--grpc-port=", options.grpc_port));
-  Append(arguments, "--api-key", options.api_key);
   Append(arguments, "--cors-origin", options.cors_origin);
   if (options.strict_model) arguments.push_back("--strict-model");
   Append(arguments, "--drain-seconds", absl::StrCat(options.drain_seconds));
   Append(arguments, "--socket-dir", options.socket_dir);
   return arguments;
+}
+
+std::vector<std::string> SecretVariables(const ServiceOptions& options) {
+  if (options.api_key.empty()) return {};
+  return {absl::StrCat("WARPLINE_API_KEY=", options.api_key)};
 }
 
 }  // namespace warpline

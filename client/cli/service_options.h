@@ -41,7 +41,9 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 // What decides where the service listens.
 void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 
-// The arguments of `warpline serve` that say the same as `options`.
+// The arguments of `warpline serve` that say the same as `options`, less its secrets.
 std::vector<std::string> ServeArguments(const ServiceOptions& options);
+// The secrets as environment variables of a child ("NAME=value"): a process list shows arguments.
+std::vector<std::string> SecretVariables(const ServiceOptions& options);
 
 }  // namespace warpline

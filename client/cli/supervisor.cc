@@ -53,7 +53,7 @@ void Supervisor::StartWhatIsDue() {
   for (Child& child : children_) {
     if (child.process.running() || Now() < child.restart_at) continue;
     absl::StatusOr<ChildProcess> started =
-        ChildProcess::Start(child.spec.arguments, watch_, notify_.path());
+        ChildProcess::Start(child.spec.arguments, child.spec.environment, watch_, notify_.path());
     if (!started.ok()) {
       LogError("cannot start process=\"", child.spec.name, "\": ", started.status().message());
       child.restart_at = Now() + std::chrono::milliseconds(kMaxBackOffMs);
@@ -152,20 +152,24 @@ int Supervisor::Run(int watch_fd, int grace_seconds) {
 void Supervisor::StopAll(int signal_fd, int grace_seconds) {
   std::set<int> ranks;
   for (const Child& child : children_) ranks.insert(child.spec.stop_rank);
-  for (const int rank : ranks) StopRank(rank, signal_fd, grace_seconds);
+  bool at_once = false;
+  for (const int rank : ranks) StopRank(rank, signal_fd, grace_seconds, at_once);
 }
 
-void Supervisor::StopRank(int rank, int signal_fd, int grace_seconds) {
+void Supervisor::StopRank(int rank, int signal_fd, int grace_seconds, bool& at_once) {
   const SteadyTime deadline = Now() + std::chrono::seconds(grace_seconds);
   for (const Child& child : children_) {
     if (child.spec.stop_rank == rank) child.process.Signal(SIGTERM);
   }
   for (Child& child : children_) {
     if (child.spec.stop_rank != rank) continue;
+    bool killed = false;
     while (!child.process.WaitForEnd(Now() + std::chrono::milliseconds(kStopPollMs))) {
-      if (Now() < deadline && !TakeSignal(signal_fd)) continue;
+      at_once = at_once || TakeSignal(signal_fd);
+      if (killed || (Now() < deadline && !at_once)) continue;
       LogWarning("killing process=\"", child.spec.name, "\" pid=", child.process.pid());
       child.process.Signal(SIGKILL);
+      killed = true;
     }
   }
 }

@@ -12,9 +12,10 @@
 namespace warpline {
 
 struct ChildSpec {
-  std::string name;                    // "worker 0"
-  std::vector<std::string> arguments;  // the program first
-  bool needed_at_start = false;        // its failure before it was ever ready ends the service
+  std::string name;                      // "worker 0"
+  std::vector<std::string> arguments;    // the program first
+  std::vector<std::string> environment;  // "NAME=value" beside what is inherited
+  bool needed_at_start = false;          // its failure before it was ever ready ends the service
   int stop_rank = 0;  // children of the lowest rank are stopped first, and waited for
 };
 
@@ -49,7 +50,9 @@ class Supervisor {
   // Takes note of the child's end. A value >= 0: the service cannot start, exit code.
   int HandleEnd(Child& child);
   void StopAll(int signal_fd, int grace_seconds);
-  void StopRank(int rank, int signal_fd, int grace_seconds);
+  // Gives the children of `rank` until `grace_seconds` have passed or `at_once` is set, which a
+  // signal does for good.
+  void StopRank(int rank, int signal_fd, int grace_seconds, bool& at_once);
 
   NotifySocket notify_;
   WatchPipe watch_;

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <csignal>
 #include <filesystem>
@@ -117,6 +119,27 @@ TEST_F(SupervisorTest, StopsInOrderOfRank) {
   EXPECT_EQ(order.str(), "first\nmiddle\nlast\n");
 }
 
+TEST_F(SupervisorTest, ASecondSignalEndsAllRanksAtOnce) {
+  const auto stubborn = [this](const std::string& name, int rank) {
+    ChildSpec spec =
+        Script(name, absl::StrCat("trap 'echo asked >> ", Path("asked"), "' TERM; ", "echo up >> ",
+                                  Path("up"), "; while :; do sleep 0.01; done"));
+    spec.stop_rank = rank;
+    return spec;
+  };
+  auto supervisor = Supervisor::Create(
+      folder_.path(), {stubborn("a", 0), stubborn("b", 0), stubborn("c", 1), stubborn("d", 2)});
+  ASSERT_TRUE(supervisor.ok());
+  std::thread thread([&] { supervisor->Run(-1, 60); });
+  EXPECT_TRUE(WaitForLines("up", 4));
+  kill(getpid(), SIGTERM);
+  EXPECT_TRUE(WaitForLines("asked", 2));  // So the first signal has been taken.
+  const SteadyTime second = Now();
+  kill(getpid(), SIGTERM);
+  thread.join();
+  EXPECT_LT(SecondsSince(second), 10);
+}
+
 TEST_F(SupervisorTest, ChildrenInheritNoOptionsOfOurs) {
   setenv("WARPLINE_PORT", "1", 1);
   auto supervisor = Supervisor::Create(
@@ -147,6 +170,39 @@ TEST(SocketFolderTest, IsPrivateAndGoesAway) {
     EXPECT_EQ(info.st_mode & 0777, 0700U);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(SocketFolderTest, LeavesAFolderThatWasThere) {
+  const SocketFolder outer = *SocketFolder::Create("");
+  const std::string path = outer.path() + "/mine";
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  std::ofstream(path + "/letter") << "keep me";
+  {
+    const absl::StatusOr<SocketFolder> folder = SocketFolder::Create(path);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+  }
+  EXPECT_TRUE(std::filesystem::exists(path + "/letter"));
+  ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  EXPECT_EQ(SocketFolder::Create(path).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(SocketFolder::Create(path + "/letter").ok());
+  const std::string made = outer.path() + "/made";
+  EXPECT_TRUE(SocketFolder::Create(made).ok());
+  EXPECT_FALSE(std::filesystem::exists(made));
+}
+
+TEST(NotifySocketTest, ReplacesOneThatAKilledProcessLeft) {
+  const SocketFolder folder = *SocketFolder::Create("");
+  const std::string path = folder.path() + "/notify.sock";
+  {
+    const UniqueFd dead(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{.sun_family = AF_UNIX};
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(bind(dead.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  const absl::StatusOr<NotifySocket> socket = NotifySocket::Create(folder.path());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  // One that is read stays whose it is.
+  EXPECT_FALSE(NotifySocket::Create(folder.path()).ok());
 }
 
 }  // namespace
