@@ -42,8 +42,8 @@ absl::StatusOr<Value> Range(Interpreter& interpreter, const Arguments& arguments
   return MakeList(std::move(items));
 }
 
-absl::StatusOr<Value> Namespace(const Arguments& arguments) {
-  auto object = std::make_shared<NamespaceObject>();
+absl::StatusOr<Value> Namespace(Interpreter& interpreter, const Arguments& arguments) {
+  std::shared_ptr<NamespaceObject> object = interpreter.MakeNamespace();
   for (const Value& value : arguments.positional) {
     if (value.dict() == nullptr)
       return LineError(arguments.line, "namespace() takes a dict or named values");
@@ -404,7 +404,7 @@ bool IsMethod(const Value& self, absl::string_view name) {
 absl::StatusOr<Value> CallFunction(Interpreter& interpreter, const std::string& name,
                                    const Arguments& arguments) {
   if (name == "range") return Range(interpreter, arguments);
-  if (name == "namespace") return Namespace(arguments);
+  if (name == "namespace") return Namespace(interpreter, arguments);
   if (name == "strftime_now") return Strftime(interpreter, arguments);
   if (name == "dict") {
     Dict items;
@@ -420,6 +420,11 @@ absl::StatusOr<Value> CallMethod(Interpreter& interpreter, const Value& self,
                                  const std::string& name, const Arguments& arguments) {
   if (self.text() != nullptr) return CallTextMethod(interpreter, *self.text(), name, arguments);
   if (self.dict() != nullptr) return CallDictMethod(*self.dict(), name, arguments);
+  if (!arguments.positional.empty()) {
+    WL_RETURN_IF_ERROR(interpreter.Charge(
+        arguments.line,
+        static_cast<int64_t>(self.list()->items.size()) * arguments.positional[0].weight()));
+  }
   return CallListMethod(*self.list(), name, arguments);
 }
 
@@ -477,6 +482,8 @@ absl::StatusOr<bool> Contains(Interpreter& interpreter, int line, const Value& c
     return absl::StrContains(container.text()->bytes, item.text()->bytes);
   }
   WL_ASSIGN_OR_RETURN(const List elements, interpreter.Elements(line, container));
+  WL_RETURN_IF_ERROR(
+      interpreter.Charge(line, static_cast<int64_t>(elements.size()) * (item.weight() - 1)));
   return std::any_of(elements.begin(), elements.end(),
                      [&item](const Value& value) { return Equal(value, item); });
 }

@@ -50,7 +50,8 @@ absl::StatusOr<Value> Path(Interpreter& interpreter, int line, Value value, cons
   return value;
 }
 
-absl::StatusOr<Value> ToJsonFilter(const Value& input, const Arguments& arguments) {
+absl::StatusOr<Value> ToJsonFilter(Interpreter& interpreter, const Value& input,
+                                   const Arguments& arguments) {
   const int64_t indent = std::min<int64_t>(IntegerOr(arguments.Get(0, "indent"), -1), 16);
   std::string item_separator = indent >= 0 ? "," : ", ";
   std::string key_separator = ": ";
@@ -64,6 +65,7 @@ absl::StatusOr<Value> ToJsonFilter(const Value& input, const Arguments& argument
       ToJson(input, static_cast<int>(indent), TrueOr(arguments.Get(SIZE_MAX, "sort_keys"), false),
              item_separator, key_separator);
   if (!text.ok()) return LineError(arguments.line, text.status().message());
+  WL_RETURN_IF_ERROR(interpreter.Charge(arguments.line, static_cast<int64_t>(text->size()) / 16));
   return Value(*text);
 }
 
@@ -169,7 +171,7 @@ absl::StatusOr<List> Sorted(Interpreter& interpreter, const List& items, const L
                                                     TypeName(keys[index + 1])));
     }
   }
-  WL_RETURN_IF_ERROR(interpreter.Charge(arguments.line, static_cast<int64_t>(items.size()) * 8));
+  WL_RETURN_IF_ERROR(interpreter.Charge(arguments.line, MakeList(keys).weight() * 8));
   std::stable_sort(order.begin(), order.end(), [&keys, reverse](size_t a, size_t b) {
     int compared = 0;
     return Compare(keys[a], keys[b], compared) && (reverse ? compared > 0 : compared < 0);
@@ -215,7 +217,8 @@ absl::StatusOr<Value> Unique(Interpreter& interpreter, const Value& input,
                                             TrueOr(arguments.Get(0, "case_sensitive"), false)));
   List kept;
   for (size_t index = 0; index < items.size(); ++index) {
-    WL_RETURN_IF_ERROR(interpreter.Charge(arguments.line, static_cast<int64_t>(index)));
+    WL_RETURN_IF_ERROR(
+        interpreter.Charge(arguments.line, static_cast<int64_t>(index) * keys[index].weight()));
     if (std::none_of(keys.begin(), keys.begin() + static_cast<int64_t>(index),
                      [&](const Value& key) { return Equal(key, keys[index]); })) {
       kept.push_back(items[index]);
@@ -379,7 +382,7 @@ absl::StatusOr<Value> Interpreter::ApplyFilter(const std::string& name, const Va
                                                const Arguments& arguments) {
   const int line = arguments.line;
   WL_RETURN_IF_ERROR(Charge(line, 1));
-  if (name == "tojson") return ToJsonFilter(input, arguments);
+  if (name == "tojson") return ToJsonFilter(*this, input, arguments);
   if (IsTextFilter(name)) return TextFilter(*this, name, input, arguments);
   if (name == "length" || name == "count") return Length(line, input);
   if (name == "default" || name == "d") {

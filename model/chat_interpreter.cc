@@ -90,9 +90,21 @@ absl::StatusOr<Text> Interpreter::Render(const Block& block,
   global->variables = std::move(variables);
   Text out;
   const absl::Status status = Run(block, global, out).status();
-  global->variables.clear();  // Macros hold their scope, which holds them.
+  // Opens the circles of owners.
+  for (const std::weak_ptr<Scope>& weak : macro_scopes_) {
+    if (const std::shared_ptr<Scope> scope = weak.lock()) scope->variables.clear();
+  }
+  for (const std::weak_ptr<NamespaceObject>& weak : namespaces_) {
+    if (const auto object = weak.lock()) object->members.clear();
+  }
   WL_RETURN_IF_ERROR(status);
   return out;
+}
+
+std::shared_ptr<NamespaceObject> Interpreter::MakeNamespace() {
+  auto object = std::make_shared<NamespaceObject>();
+  namespaces_.push_back(object);
+  return object;
 }
 
 absl::Status Interpreter::Charge(int line, int64_t steps) {
@@ -151,10 +163,12 @@ absl::StatusOr<Interpreter::Flow> Interpreter::RunStatement(const Statement& sta
       WL_RETURN_IF_ERROR(RunSet(statement, scope));
       return Flow::kNext;
     case StatementKind::kMacro:
+      macro_scopes_.push_back(scope);
       scope->variables[statement.name] =
           std::make_shared<const MacroObject>(MacroObject{&statement, scope});
       return Flow::kNext;
     case StatementKind::kCallBlock: {
+      macro_scopes_.push_back(scope);
       auto caller = std::make_shared<const MacroObject>(MacroObject{&statement, scope});
       WL_ASSIGN_OR_RETURN(const Value value,
                           EvaluateCall(*statement.expression, scope, std::move(caller)));
@@ -217,7 +231,7 @@ absl::StatusOr<std::shared_ptr<const ListObject>> Interpreter::LoopItems(
     }
     elements = std::move(kept);
   }
-  return std::make_shared<const ListObject>(ListObject{std::move(elements), 1, false});
+  return std::make_shared<const ListObject>(ListObject{.items = std::move(elements)});
 }
 
 absl::StatusOr<Interpreter::Flow> Interpreter::RunFor(const Statement& statement,
@@ -236,10 +250,8 @@ absl::StatusOr<Interpreter::Flow> Interpreter::RunFor(const Statement& statement
     const std::shared_ptr<Scope> inner = Inner(scope);
     inner->variables["loop"] = loop;
     WL_RETURN_IF_ERROR(Bind(statement, items->items[loop->index], *inner));
-    const absl::StatusOr<Flow> flow = Run(statement.body, inner, out);
-    inner->variables.clear();  // Macros hold their scope, which holds them.
-    WL_RETURN_IF_ERROR(flow.status());
-    if (*flow == Flow::kBreak) break;
+    WL_ASSIGN_OR_RETURN(const Flow flow, Run(statement.body, inner, out));
+    if (flow == Flow::kBreak) break;
   }
   return Flow::kNext;
 }
@@ -287,6 +299,18 @@ absl::StatusOr<Value> Interpreter::Evaluate(const Expression& expression,
   const Deeper deeper(*this);
   WL_RETURN_IF_ERROR(deeper.Check(expression.line));
   WL_RETURN_IF_ERROR(Charge(expression.line, 1));
+  WL_ASSIGN_OR_RETURN(Value value, EvaluateKind(expression, scope));
+  if (value.depth() > kMaxValueDepth)
+    return LineError(expression.line, "containers nested too deep");
+  if (value.weight() > limits_.max_steps) {
+    return LineError(expression.line,
+                     absl::StrCat("a value of more than ", limits_.max_steps, " parts"));
+  }
+  return value;
+}
+
+absl::StatusOr<Value> Interpreter::EvaluateKind(const Expression& expression,
+                                                const std::shared_ptr<Scope>& scope) {
   switch (expression.kind) {
     case ExpressionKind::kLiteral:
       return expression.value;
@@ -347,7 +371,6 @@ absl::StatusOr<Value> Interpreter::EvaluateItems(const Expression& expression,
     WL_ASSIGN_OR_RETURN(Value value, Evaluate(*child, scope));
     values.push_back(std::move(value));
   }
-  Value result;
   if (expression.kind == ExpressionKind::kDict) {
     DictObject dict;
     for (size_t index = 0; index < values.size(); index += 2) {
@@ -358,13 +381,9 @@ absl::StatusOr<Value> Interpreter::EvaluateItems(const Expression& expression,
         dict.items.emplace_back(std::move(values[index]), std::move(values[index + 1]));
       }
     }
-    result = MakeDict(std::move(dict.items));
-  } else {
-    result = MakeList(std::move(values), expression.kind == ExpressionKind::kTuple);
+    return MakeDict(std::move(dict.items));
   }
-  if (result.depth() > kMaxValueDepth)
-    return LineError(expression.line, "containers nested too deep");
-  return result;
+  return MakeList(std::move(values), expression.kind == ExpressionKind::kTuple);
 }
 
 absl::StatusOr<Value> Interpreter::EvaluateSlice(const Expression& expression,
@@ -439,6 +458,7 @@ absl::StatusOr<Value> Interpreter::EvaluateCompare(const Expression& expression,
   for (size_t index = 0; index < expression.operators.size(); ++index) {
     WL_ASSIGN_OR_RETURN(Value right, Evaluate(*expression.children[index + 1], scope));
     const std::string& name = expression.operators[index];
+    WL_RETURN_IF_ERROR(Charge(expression.line, std::min(left.weight(), right.weight())));
     bool holds = false;
     if (name == "==" || name == "!=") {
       holds = Equal(left, right) == (name == "==");
@@ -522,10 +542,8 @@ absl::StatusOr<Value> Interpreter::CallMacro(const MacroObject& macro, const Arg
                      absl::StrCat("macro '", statement.name, "' has no parameter '", name, "'"));
   }
   if (caller != nullptr) scope->variables["caller"] = std::move(caller);
-  absl::StatusOr<Text> text = RunToText(statement.body, scope);
-  scope->variables.clear();  // Macros hold their scope, which holds them.
-  WL_RETURN_IF_ERROR(text.status());
-  return Value(*std::move(text));
+  WL_ASSIGN_OR_RETURN(Text text, RunToText(statement.body, scope));
+  return Value(std::move(text));
 }
 
 absl::StatusOr<Value> Interpreter::CallLoop(LoopObject& loop, const std::string& name,
@@ -535,6 +553,7 @@ absl::StatusOr<Value> Interpreter::CallLoop(LoopObject& loop, const std::string&
     return arguments.positional[loop.index % arguments.positional.size()];
   }
   const Value now = MakeList(arguments.positional, true);
+  WL_RETURN_IF_ERROR(Charge(arguments.line, now.weight()));
   const bool changed = !loop.has_changed_last || !Equal(loop.changed_last, now);
   loop.changed_last = now;
   loop.has_changed_last = true;
@@ -601,8 +620,8 @@ absl::StatusOr<Value> Interpreter::Item(int line, const Value& object, const Val
     return LineError(line, absl::StrCat("'", undefined->name, "' is undefined"));
   }
   if (object.dict() != nullptr) {
-    WL_RETURN_IF_ERROR(
-        Charge(line, static_cast<int64_t>(object.dict()->items.size()) / kBytesPerStep));
+    WL_RETURN_IF_ERROR(Charge(
+        line, static_cast<int64_t>(object.dict()->items.size()) * key.weight() / kBytesPerStep));
     const Value* const found = Find(*object.dict(), key);
     return found != nullptr ? *found : Value(Undefined{ToText(key).bytes});
   }

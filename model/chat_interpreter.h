@@ -64,6 +64,8 @@ class Interpreter {
   // The elements that a loop over it sees.
   absl::StatusOr<List> Elements(int line, const Value& value);
   int64_t unix_seconds() const { return unix_seconds_; }
+  // Of namespace(): it is emptied when the rendering ends, since it may hold itself.
+  std::shared_ptr<NamespaceObject> MakeNamespace();
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
@@ -85,7 +87,10 @@ class Interpreter {
                                      const std::shared_ptr<Scope>& scope);
   absl::Status Emit(int line, const Text& text, Text& out);
 
+  // The value, which is neither too deep nor too heavy.
   absl::StatusOr<Value> Evaluate(const Expression& expression, const std::shared_ptr<Scope>& scope);
+  absl::StatusOr<Value> EvaluateKind(const Expression& expression,
+                                     const std::shared_ptr<Scope>& scope);
   absl::StatusOr<Value> EvaluateItems(const Expression& expression,
                                       const std::shared_ptr<Scope>& scope);
   absl::StatusOr<Value> EvaluateSlice(const Expression& expression,
@@ -110,6 +115,10 @@ class Interpreter {
   const int64_t unix_seconds_;
   int64_t steps_ = 0;
   int depth_ = 0;
+  // What can be part of a circle of owners: scopes of macros, which the macros hold, and
+  // namespaces.
+  std::vector<std::weak_ptr<Scope>> macro_scopes_;
+  std::vector<std::weak_ptr<NamespaceObject>> namespaces_;
 };
 
 // The built-ins, in files of their own. `method` is "str.split", "dict.get" and so on; an unknown

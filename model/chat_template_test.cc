@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <chrono>
 
@@ -106,6 +107,18 @@ TEST(ChatTemplateTest, EndlessWorkEndsWithinItsBudget) {
       "{{ range(999999999) }}",
       "{{ 'x' * 999999999 }}",
       "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
+      // Few objects of many parts: each holds the one before twice, or a thousand times.
+      "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor "
+      "%}{{ n.x }}",
+      "{% set n = namespace(x=[1]) %}{% for i in range(9) %}{% set n.x = [n.x] * 999 %}{% endfor "
+      "%}{{ n.x | tojson }}",
+      "{% set n = namespace(x=1) %}{% for i in range(99999) %}{% set n.x = dict(a=n.x) %}{% endfor "
+      "%}",
+      "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(18) %}{% set n.x = [n.x, n.x] %}{% "
+      "set n.y = [n.y, n.y] %}{% endfor %}{% for i in range(99999) %}{% if n.x == n.y %}{% endif "
+      "%}{% endfor %}",
+      "{% set n = namespace(x=[1]) %}{% for i in range(18) %}{% set n.x = [n.x, n.x] %}{% endfor "
+      "%}{% for i in range(99999) %}{% set y = n.x | tojson | length %}{% endfor %}",
   };
   for (const char* source : kSources) {
     const auto begin = std::chrono::steady_clock::now();
@@ -116,6 +129,23 @@ TEST(ChatTemplateTest, EndlessWorkEndsWithinItsBudget) {
       Render("{% for i in range(1000) %}0123456789{% endfor %}", {.messages_json = "[]"},
              {.max_output_bytes = 5000});
   EXPECT_THAT(text.status().message(), HasSubstr("more than 5000 bytes"));
+}
+
+TEST(ChatTemplateTest, WhatHoldsItselfIsGivenBack) {
+  const char* const kSources[] = {
+      "{% set n = namespace() %}{% set n.x = [n, 'x' * 999999] %}",
+      "{% set t %}{% set big = 'x' * 999999 %}{% macro m() %}{% endmacro %}{% endset %}",
+      "{% for i in range(1) %}{% set big = 'x' * 999999 %}{% macro m() %}{% endmacro %}{% endfor "
+      "%}",
+  };
+  for (const char* const source : kSources) {
+    const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    for (int round = 0; round < 50; ++round) {
+      const absl::StatusOr<TrustedText> text = Render(source, {.messages_json = "[]"});
+      ASSERT_TRUE(text.ok()) << text.status();
+    }
+    EXPECT_LT(mallinfo2().uordblks + mallinfo2().hblkhd, before + (16 << 20)) << source;
+  }
 }
 
 TEST(ChatTemplateTest, DeepSourcesAreRefused) {

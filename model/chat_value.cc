@@ -11,6 +11,9 @@
 namespace warpline::chat {
 namespace {
 
+constexpr int64_t kBytesPerPart = 16;
+constexpr int64_t kMaxWeight = int64_t{1} << 40;
+
 // Python's repr of a float: the shortest digits that give the same value back.
 std::string FloatText(double value) {
   if (std::isnan(value)) return "nan";
@@ -108,16 +111,31 @@ int Value::depth() const {
   return dict() != nullptr ? dict()->depth : 0;
 }
 
+int64_t Value::weight() const {
+  if (list() != nullptr) return list()->weight;
+  if (dict() != nullptr) return dict()->weight;
+  return text() == nullptr ? 1 : 1 + static_cast<int64_t>(text()->size()) / kBytesPerPart;
+}
+
 Value MakeList(List items, bool is_tuple) {
   int depth = 0;
-  for (const Value& item : items) depth = std::max(depth, item.depth());
-  return std::make_shared<const ListObject>(ListObject{std::move(items), depth + 1, is_tuple});
+  int64_t weight = 1;
+  for (const Value& item : items) {
+    depth = std::max(depth, item.depth());
+    weight = std::min(kMaxWeight, weight + item.weight());
+  }
+  return std::make_shared<const ListObject>(
+      ListObject{std::move(items), depth + 1, weight, is_tuple});
 }
 
 Value MakeDict(Dict items) {
   int depth = 0;
-  for (const auto& [key, value] : items) depth = std::max({depth, key.depth(), value.depth()});
-  return std::make_shared<const DictObject>(DictObject{std::move(items), depth + 1});
+  int64_t weight = 1;
+  for (const auto& [key, value] : items) {
+    depth = std::max({depth, key.depth(), value.depth()});
+    weight = std::min(kMaxWeight, weight + key.weight() + value.weight());
+  }
+  return std::make_shared<const DictObject>(DictObject{std::move(items), depth + 1, weight});
 }
 
 bool IsTrue(const Value& value) {

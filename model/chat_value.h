@@ -48,16 +48,19 @@ struct Undefined {
 };
 struct None {};
 
-// A list or dictionary, immutable. `depth` counts nested containers and is bounded, so that
-// recursion over values is.
+// A list or dictionary, immutable. `depth` counts nested containers, `weight` what walking through
+// all of it costs, a part that occurs twice counted twice. Both are bounded, so that recursion over
+// values is.
 struct ListObject {
   List items;
   int depth = 1;
+  int64_t weight = 1;
   bool is_tuple = false;
 };
 struct DictObject {
   Dict items;
   int depth = 1;
+  int64_t weight = 1;
 };
 
 // namespace(): the only thing a template can change.
@@ -103,6 +106,8 @@ class Value {
   double AsDouble() const;
   // Nested containers in it.
   int depth() const;
+  // Its parts: each number, name and container, and each 16 bytes of text; at most 2^40.
+  int64_t weight() const;
 
  private:
   template <typename T>
