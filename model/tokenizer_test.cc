@@ -194,7 +194,7 @@ TEST(TokenizerTest, KnowsWhatEndsGeneration) {
                                      {"<|return|>", kControl}}));  // 32
   file.Set("eos_token_id", uint32_t{4});
   file.Set("eot_token_id", uint32_t{5});
-  file.Set("suppress_tokens", std::vector<int32_t>{7, 33, -1, 3});
+  file.Set("suppress_tokens", std::vector<int32_t>{7, 33, -1, 3, 7});
   const auto tokenizer = Loaded(file);
   ASSERT_NE(tokenizer, nullptr);
   std::vector<int32_t> ends;

@@ -282,9 +282,11 @@ class Loader {
   absl::Status ReadSuppressed() {
     if (!file_.Has(Key("suppress_tokens"))) return absl::OkStatus();
     WL_ASSIGN_OR_RETURN(const absl::Span<const int64_t> ids, file_.GetInts(Key("suppress_tokens")));
+    std::vector<bool> seen(static_cast<size_t>(vocabulary_.size()), false);
     for (const int64_t id : ids) {
-      if (id >= 0 && id < vocabulary_.size())
-        vocabulary_.suppressed_ids.push_back(static_cast<int32_t>(id));
+      if (id < 0 || id >= vocabulary_.size() || seen[static_cast<size_t>(id)]) continue;
+      seen[static_cast<size_t>(id)] = true;
+      vocabulary_.suppressed_ids.push_back(static_cast<int32_t>(id));
     }
     return absl::OkStatus();
   }

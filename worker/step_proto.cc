@@ -10,8 +10,6 @@
 namespace warpline {
 namespace {
 
-constexpr int kMaxBiases = 4096;
-
 template <typename Value, typename Expected>
 absl::Status BadField(absl::string_view field, const Value& value, const Expected& expected) {
   return absl::InvalidArgumentError(
@@ -33,10 +31,9 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::Sampling& message, in
   WL_RETURN_IF_ERROR(CheckFinite("sampling.repetition_penalty", message.repetition_penalty()));
   WL_RETURN_IF_ERROR(CheckFinite("sampling.presence_penalty", message.presence_penalty()));
   WL_RETURN_IF_ERROR(CheckFinite("sampling.frequency_penalty", message.frequency_penalty()));
-  if (message.bias_ids_size() != message.bias_values_size() ||
-      message.bias_ids_size() > kMaxBiases) {
+  if (message.bias_ids_size() != message.bias_values_size() || message.bias_ids_size() > n_vocab) {
     return BadField("number of sampling.bias_values", message.bias_values_size(),
-                    absl::StrCat(message.bias_ids_size(), " and at most ", kMaxBiases));
+                    absl::StrCat(message.bias_ids_size(), " and at most ", n_vocab));
   }
   SamplingParams params{.temperature = message.temperature(),
                         .top_k = message.top_k(),

@@ -95,6 +95,24 @@ TEST(EdgeReaderTest, ConvertsAGoodStep) {
   EXPECT_EQ(RowsOf(incoming->payload)[1], 1.5f);
 }
 
+TEST(EdgeReaderTest, TakesABiasForEachTokenAndNoMore) {
+  constexpr int kManyTokens = 10000;
+  EdgeLimits limits = kLimits;
+  limits.n_vocab = kManyTokens;
+  v1::OpenMessage message = Open(7, 1, 1);
+  for (int id = 0; id < kManyTokens; ++id) {
+    message.mutable_sampling()->add_bias_ids(id);
+    message.mutable_sampling()->add_bias_values(-1);
+  }
+  const absl::StatusOr<OpenSequence> open = EdgeReader(limits).Open(message);
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_EQ(open->sampling.logit_bias.size(), kManyTokens);
+  message.mutable_sampling()->add_bias_ids(0);
+  message.mutable_sampling()->add_bias_values(-1);
+  EXPECT_THAT(std::string(EdgeReader(limits).Open(message).status().message()),
+              HasSubstr("at most 10000"));
+}
+
 TEST(EdgeReaderTest, MessagesSurviveTheRoundTrip) {
   const OpenSequence open{.key = {7, 9},
                           .kv_slot = 1,
