@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <csignal>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
