@@ -1,5 +1,4 @@
-// Decodes blocks of every tensor type to f32, bit-exact (one rounding per value). Formulas: specs,
-// GGUF formats.
+// Decodes blocks of every tensor type of GGUF files to f32, bit-exact (one rounding per value).
 #pragma once
 
 #include <cstdint>

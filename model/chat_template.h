@@ -1,5 +1,5 @@
 // Chat templates: a bounded interpreter of the Jinja subset that GGUF files carry. Literals of the
-// template are trusted text, everything from messages is not (specs: tokenizers, sections 5 and 8).
+// template are trusted text, everything from messages is not.
 #pragma once
 
 #include <cstdint>

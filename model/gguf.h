@@ -42,7 +42,7 @@ struct GgufTensor {
 // One model, all of its shards. Immutable after Open; its data stays mapped while the object lives.
 class GgufFile {
  public:
-  // `path` is the file, or shard 1 of N. Every number in it is checked (specs: GGUF container).
+  // `path` is the file, or shard 1 of N. Every number in it is checked.
   // Errors: InvalidArgument with file, key or tensor, offset and both numbers; NotFound when a file
   // is missing; FailedPrecondition when it is no regular file; PermissionDenied.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);

@@ -19,8 +19,8 @@ enum class Architecture { kLlama, kQwen2, kQwen3, kQwen2Moe, kQwen3Moe };
 enum class RopeStyle { kNone, kNorm, kNeox };  // pairs (2i, 2i+1) or (i, i + n_rot/2)
 enum class RopeScaling { kNone, kLinear, kYarn, kLongRope };
 
-// families.md section 2. `freq_factors` live in tensors (rope_freqs.weight,
-// rope_factors_long/short.weight).
+// How positions turn into angles. Factors of single frequencies live in tensors (rope_freqs.weight,
+// rope_factors_long.weight, rope_factors_short.weight).
 struct RopeSpec {
   RopeStyle style = RopeStyle::kNorm;
   RopeScaling scaling = RopeScaling::kNone;
