@@ -1,7 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
@@ -10,7 +15,9 @@
 #include "base/error_detail.h"
 #include "base/flags.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace warpline {
 namespace {
@@ -43,6 +50,8 @@ TEST(LogTest, EscapesControlAndInvalidBytes) {
   EXPECT_EQ(EscapeForLog("a\nb\x7F\xFFz"), "a\\x0Ab\\x7F\\xFFz");
   EXPECT_EQ(EscapeForLog("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
   EXPECT_EQ(EscapeForLog("\xC3"), "\\xC3");
+  EXPECT_EQ(EscapeForLog("\xED\xA0\x80"), "\\xED\\xA0\\x80");  // a surrogate
+  EXPECT_EQ(EscapeForLog("\xF4\x90\x80\x80"), "\\xF4\\x90\\x80\\x80");
 }
 
 TEST(ErrorDetailTest, TravelsWithTheStatusThroughAnnotate) {
@@ -144,6 +153,28 @@ TEST(FlagsTest, PrintConfigMasksSecrets) {
   EXPECT_THAT(parsed.error, HasSubstr("api-key=\"***\""));
   EXPECT_THAT(parsed.error, HasSubstr("parallel=\"4\""));
   EXPECT_THAT(parsed.error, testing::Not(HasSubstr("hunter2")));
+}
+
+TEST(NotifyTest, WhatTheSupervisorActsOnPassesThroughAFullQueue) {
+  const std::string path = testing::TempDir() + "/notify_test.sock";
+  unlink(path.c_str());
+  sockaddr_un address{.sun_family = AF_UNIX};
+  ASSERT_LT(path.size(), sizeof(address.sun_path));
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const UniqueFd receiver(socket(AF_UNIX, SOCK_DGRAM, 0));
+  ASSERT_EQ(bind(receiver.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  for (int i = 0; i < 1000; ++i) NotifySupervisor("STATUS=loading");
+  NotifySupervisor("READY=1");
+  std::string last;
+  char bytes[64];
+  while (last != "READY=1") {
+    const ssize_t size = recv(receiver.get(), bytes, sizeof(bytes), 0);
+    ASSERT_GT(size, 0);
+    last.assign(bytes, static_cast<size_t>(size));
+  }
+  unsetenv("NOTIFY_SOCKET");
+  unlink(path.c_str());
 }
 
 }  // namespace

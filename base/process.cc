@@ -45,21 +45,22 @@ bool WaitForSignal(int watch_fd, int timeout_ms) {
   return true;
 }
 
-// As sd_notify, which would wait for ever when the supervisor has stopped reading.
-void Notify(const std::string& text, int wait_seconds) {
+// As sd_notify, but waits at most `wait_seconds` for a supervisor that does not read. False when
+// the message found no place.
+bool Notify(const std::string& text, int wait_seconds) {
   const char* const path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un peer{.sun_family = AF_UNIX};
-  if (path == nullptr || strlen(path) >= sizeof(peer.sun_path)) return;
+  if (path == nullptr || strlen(path) >= sizeof(peer.sun_path)) return true;
   memcpy(peer.sun_path, path, strlen(path));
   if (peer.sun_path[0] == '@') peer.sun_path[0] = '\0';  // An abstract name.
   const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return;
+  if (!fd.valid()) return false;
   const timeval limit{.tv_sec = wait_seconds};
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + strlen(path));
-  (void)!sendto(fd.get(), text.data(), text.size(),
+  return sendto(fd.get(), text.data(), text.size(),
                 MSG_NOSIGNAL | (wait_seconds > 0 ? 0 : MSG_DONTWAIT),
-                reinterpret_cast<const sockaddr*>(&peer), length);
+                reinterpret_cast<const sockaddr*>(&peer), length) >= 0;
 }
 
 }  // namespace
@@ -85,11 +86,12 @@ void ExitOnSecondSignal(int grace_seconds) {
 
 void NotifySupervisor(absl::string_view state) {
   // The queue of a notify socket is short (10 messages on Linux). What the supervisor acts on waits
-  // for its place; progress, and the end of the process, are worth no wait.
+  // for its place, in a thread of its own, since no caller may; progress and the end of the process
+  // are worth no wait.
   constexpr int kMostSeconds = 5;
   const std::string text(state);
   const bool acted_on = text.rfind("READY=1", 0) == 0 || text.rfind("STATUS=serving", 0) == 0;
-  Notify(text, acted_on ? kMostSeconds : 0);
+  if (!Notify(text, 0) && acted_on) std::thread([text] { Notify(text, kMostSeconds); }).detach();
 }
 
 }  // namespace warpline
