@@ -46,12 +46,6 @@ CapacityArgs ArgsOf(const CoordinatorConfig& config, const Deployment& deploymen
   return args;
 }
 
-// The path itself is wrong: an option's fault rather than the file's.
-bool IsPathProblem(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||
-         absl::IsFailedPrecondition(status);
-}
-
 }  // namespace
 
 std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
@@ -63,7 +57,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
   auto deployment = std::make_unique<Deployment>();
   absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(config.model);
   if (!file.ok()) {
-    return fail(IsPathProblem(file.status()) ? kExitUsage : kExitModelFile, file.status());
+    return fail(kExitModelFile, file.status());
   }
   deployment->file = std::move(*file);
   for (const std::string& warning : deployment->file->warnings()) LogWarning(warning);

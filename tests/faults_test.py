@@ -32,7 +32,7 @@ class DeadWorkerTest(unittest.TestCase):
                 pid = service.stages()[victim]["pid"]
                 with concurrent.futures.ThreadPoolExecutor(3) as pool:
                     waiting = [pool.submit(complete, service) for _ in range(3)]
-                    self.assertTrue(wait_until(lambda: service.metric("warpline_slots_in_use") == 3))
+                    self.assertTrue(wait_until(lambda: service.metric("warpline_slots_used") == 3))
                     os.kill(pid, signal.SIGKILL)
                     killed = time.monotonic()
                     answers = [future.result() for future in waiting]
@@ -43,8 +43,9 @@ class DeadWorkerTest(unittest.TestCase):
                 back = wait_until(lambda: service.get("/ready")[0] == 200 and service.stages()[victim]["pid"] not in (pid, None))
                 self.assertTrue(back, service.tail())
                 self.assertEqual(complete(service, 16)[1], expected)
-            self.assertEqual(service.metric("warpline_slots_in_use"), 0)
-            self.assertEqual(service.stop(), 0)
+            self.assertEqual(service.metric("warpline_slots_used"), 0)
+            service.process.send_signal(signal.SIGTERM)
+            self.assertEqual(service.process.wait(40), 0)
             self.assertEqual(service.processes(), [])
 
     def test_nothing_survives_its_parents(self):
@@ -58,6 +59,7 @@ class DeadWorkerTest(unittest.TestCase):
         os.kill(service.process.pid, signal.SIGKILL)
         service.process.wait()
         self.assertTrue(wait_until(lambda: not service.processes(), 5), "children outlive the supervisor")
+        service.stop()
 
 
 class DrainTest(unittest.TestCase):
@@ -65,11 +67,12 @@ class DrainTest(unittest.TestCase):
         service = Service(default_model(), "--workers", 1)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(complete, service, 150)
-            self.assertTrue(wait_until(lambda: service.metric("warpline_slots_in_use") == 1))
+            self.assertTrue(wait_until(lambda: service.metric("warpline_slots_used") == 1))
             service.process.send_signal(signal.SIGTERM)
             self.assertEqual(running.result()[0], 200)
         self.assertEqual(service.process.wait(40), 0)
         self.assertEqual(service.processes(), [])
+        service.stop()
 
 
 class RefusalTest(unittest.TestCase):

@@ -4,7 +4,7 @@ import unittest
 
 import openai
 
-from service import Service, default_model
+from service import Service, default_model, wait_until
 
 
 class OpenAiTest(unittest.TestCase):
@@ -73,14 +73,7 @@ class OpenAiTest(unittest.TestCase):
             extra_body={"ignore_eos": True})
         next(iter(stream))
         stream.close()
-        import service
-        headers = {"Authorization": "Bearer sesame"}
-
-        def slots_in_use():
-            text = self.service.request("GET", "/metrics", headers=headers)[1]
-            return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("warpline_slots_in_use"))
-
-        self.assertIsNotNone(service.wait_until(lambda: slots_in_use() == 0), "slots stay in use after the client left")
+        self.assertTrue(wait_until(lambda: self.service.metric("warpline_slots_used") == 0), "slots stay in use after the client left")
 
 
 if __name__ == "__main__":

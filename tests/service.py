@@ -56,6 +56,9 @@ class Service:
             raise RuntimeError(f"serve ended with {self.process.returncode}: {self.tail()}")
 
     def tail(self) -> str:
+        """The end of what the service's processes wrote to their log."""
+        if self.log.closed:
+            return self.said
         self.log.seek(0)
         return self.log.read()[-3000:].decode("utf-8", "replace")
 
@@ -82,6 +85,8 @@ class Service:
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
         lines = [line for line in self.get("/metrics")[1].splitlines() if line.split("{")[0].split(" ")[0] == name]
+        if not lines:
+            raise KeyError(name)
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def processes(self) -> list[int]:
@@ -103,7 +108,10 @@ class Service:
                 self.process.wait(40)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        return self.process.wait()
+        code = self.process.wait()
+        self.said = self.tail()
+        self.log.close()
+        return code
 
     def __enter__(self):
         return self
