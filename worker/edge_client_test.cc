@@ -222,16 +222,20 @@ TEST(EdgeClientTest, BreakWakesWhoDialsAndWhoWaitsForACredit) {
 TEST(EdgeClientTest, AcknowledgementsThatAreNotDueEndTheEdge) {
   Loss loss;
   NextStage next([](const v1::EdgeHello&, EdgeServerStream& stream) {
-    v1::EdgeAck ack;
-    ack.set_step_id(77);
     v1::EdgeAck hello;
     hello.set_hello_ok(true);
     stream.Write(hello);
+    v1::EdgeMessage step;  // Once this has come the client's Open has returned.
+    stream.Read(&step);
+    v1::EdgeAck ack;
+    ack.set_step_id(77);
     stream.Write(ack);
     return Admit(stream);
   });
   EdgeClient client(TargetOf(next, v1::EDGE_KIND_GRPC), PeerSecret(), loss.handler());
   ASSERT_TRUE(client.Open().ok());
+  ASSERT_TRUE(client.Reserve(2).ok());
+  ASSERT_TRUE(client.SendStep({.epoch = 9, .step_id = 1}).ok());
   EXPECT_EQ(loss.Wait().code(), absl::StatusCode::kCancelled);
 }
 
