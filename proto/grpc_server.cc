@@ -146,15 +146,18 @@ absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std
   return handle;
 }
 
+bool IsLoopbackHost(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
 bool IsLocalAddress(absl::string_view address) {
   if (absl::StartsWith(address, kUnixPrefix)) return true;
   const absl::StatusOr<HostPort> parts = SplitHostPort(address);
-  if (!parts.ok()) return false;
-  if (parts->host == "localhost") return true;
-  in_addr v4{};
-  if (inet_pton(AF_INET, parts->host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  in6_addr v6{};
-  return inet_pton(AF_INET6, parts->host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+  return parts.ok() && IsLoopbackHost(parts->host);
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {

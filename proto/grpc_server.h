@@ -29,8 +29,10 @@ struct ServerHandle {
 // bound when an error is returned. A socket file whose server is gone is replaced.
 absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std::string& address);
 
-// A Unix socket or a loopback address ("localhost", 127.0.0.0/8, ::1): peers of this address run on
-// this machine.
+// "localhost", 127.0.0.0/8 or ::1.
+bool IsLoopbackHost(const std::string& host);
+
+// A Unix socket or a loopback host with a port: peers of this address run on this machine.
 bool IsLocalAddress(absl::string_view address);
 
 // A channel of its own connection that reconnects after 50 to 500 ms, finds a silent peer within 15

@@ -1,7 +1,5 @@
 #include "client/gateway/config.h"
 
-#include <arpa/inet.h>
-
 #include <fstream>
 #include <string>
 
@@ -54,7 +52,7 @@ void AddOptions(Flags& flags, CLI::App& app, GatewayConfig& config, Options& opt
   flags
       .Add(app, "--drain-seconds", config.drain_seconds,
            "Time for running requests after a stop signal, s")
-      ->check(IntegerRange(0, 3600));
+      ->check(IntegerRange(0, 86400));
   flags.Add(app, "--watch-fd", config.watch_fd, "Exit when this inherited pipe closes")
       ->check(IntegerRange(-1, 1 << 20));
 }
@@ -106,14 +104,6 @@ std::string ReadKeys(const Options& options, GatewayConfig& config) {
 }
 
 }  // namespace
-
-bool IsLoopbackHost(const std::string& host) {
-  if (host == "localhost") return true;
-  in_addr v4{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  in6_addr v6{};
-  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
-}
 
 std::optional<GatewayConfig> ParseGatewayConfig(int argc, const char* const* argv, int& exit_code) {
   CLI::App app("Serves the REST interface of a Warpline coordinator.");

@@ -35,7 +35,4 @@ struct GatewayConfig {
 // Parses the command line. Empty: the program shall exit with `exit_code`, its message is printed.
 std::optional<GatewayConfig> ParseGatewayConfig(int argc, const char* const* argv, int& exit_code);
 
-// True when every address `host` means is a loopback one; a name other than localhost is not.
-bool IsLoopbackHost(const std::string& host);
-
 }  // namespace warpline

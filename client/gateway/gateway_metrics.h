@@ -1,4 +1,4 @@
-// What the gateway counts itself; the coordinator's metrics are appended when they are served.
+// What the gateway counts itself; served after the metrics of the coordinator.
 #pragma once
 
 #include <prometheus/counter.h>

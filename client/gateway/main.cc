@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "client/gateway/config.h"
 #include "client/gateway/gateway.h"
+#include "proto/grpc_server.h"
 
 namespace warpline {
 namespace {
