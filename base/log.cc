@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 
 namespace warpline {
 namespace {
@@ -33,22 +34,6 @@ std::string Timestamp() {
   return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900,
                          parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
                          static_cast<int>(now.tv_nsec / 1000000));
-}
-
-// Length of the well-formed UTF-8 character at the front, or 0.
-size_t Utf8Length(absl::string_view bytes) {
-  const auto byte = [&bytes](size_t index) { return static_cast<unsigned char>(bytes[index]); };
-  const unsigned char lead = byte(0);
-  const size_t length = lead < 0x80                   ? 1
-                        : lead >= 0xC2 && lead < 0xE0 ? 2
-                        : lead >= 0xE0 && lead < 0xF0 ? 3
-                        : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                      : 0;
-  if (length == 0 || length > bytes.size()) return 0;
-  for (size_t index = 1; index < length; ++index) {
-    if ((byte(index) & 0xC0) != 0x80) return 0;
-  }
-  return length;
 }
 
 }  // namespace
@@ -89,14 +74,13 @@ std::string EscapeForLog(absl::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
   while (!bytes.empty()) {
-    const size_t length = Utf8Length(bytes);
-    const auto lead = static_cast<unsigned char>(bytes[0]);
-    if (length == 0 || lead < 0x20 || lead == 0x7F) {
-      absl::StrAppendFormat(&text, "\\x%02X", lead);
-      bytes.remove_prefix(1);
+    const Utf8Character next = DecodeUtf8(bytes);
+    if (next.state == Utf8State::kComplete && next.code >= 0x20 && next.code != 0x7F) {
+      text.append(bytes.data(), next.byte_count);
+      bytes.remove_prefix(next.byte_count);
     } else {
-      text.append(bytes.data(), length);
-      bytes.remove_prefix(length);
+      absl::StrAppendFormat(&text, "\\x%02X", static_cast<unsigned char>(bytes[0]));
+      bytes.remove_prefix(1);
     }
   }
   return text;

@@ -7,7 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "model/utf8.h"
+#include "base/utf8.h"
 
 namespace warpline {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/utf8.h"
+#include "base/utf8.h"
 
 namespace warpline {
 namespace {

@@ -1,5 +1,6 @@
 #include "model/tokenizer.h"
-#include "model/utf8.h"
+
+#include "base/utf8.h"
 
 namespace warpline {
 

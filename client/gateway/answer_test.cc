@@ -10,7 +10,6 @@
 #include "client/gateway/json_body.h"
 #include "client/gateway/status_json.h"
 #include "client/gateway/text_requests.h"
-#include "client/gateway/utf8_text.h"
 
 namespace warpline {
 namespace {
@@ -184,15 +183,6 @@ TEST(StatusJsonTest, NamesMissingStagesAndHidesAddresses) {
   EXPECT_THAT(NotReadyMessage(status), HasSubstr("stage 1 ((address), (address)) is down"));
   EXPECT_THAT(NotReadyMessage(status), HasSubstr("stage 1 is down"));
   EXPECT_THAT(NotReadyMessage(status), Not(HasSubstr("stage 0")));
-}
-
-TEST(Utf8TextTest, FindsWhatIsNoText) {
-  EXPECT_TRUE(IsUtf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80"));
-  EXPECT_FALSE(IsUtf8("\xE2\x82"));
-  EXPECT_FALSE(IsUtf8("\xC0\x80"));
-  EXPECT_FALSE(IsUtf8("\xED\xA0\x80"));
-  EXPECT_FALSE(IsUtf8("\xF4\x90\x80\x80"));
-  EXPECT_EQ(ReplaceInvalidUtf8("a\xFFz\xE2\x82"), "a\xEF\xBF\xBDz\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 #include "base/error_detail.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "client/gateway/generate_request.h"
 #include "client/gateway/json_body.h"
 #include "client/gateway/request_fields.h"
-#include "client/gateway/utf8_text.h"
 
 namespace warpline {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "client/gateway/generate_request.h"
 #include "client/gateway/http_head.h"
 #include "client/gateway/http_response.h"
 #include "client/gateway/json_body.h"
 #include "client/gateway/routes.h"
 #include "client/gateway/text_requests.h"
-#include "client/gateway/utf8_text.h"
 
 namespace warpline {
 namespace {

@@ -1,4 +1,4 @@
-// UTF-8: strict decoding of one character, encoding, and the repair of damaged text.
+// UTF-8: strict decoding of one character, encoding, and what follows for whole texts.
 #pragma once
 
 #include <cstddef>
@@ -28,5 +28,9 @@ void AppendUtf8(char32_t code, std::string* text);
 
 // Bytes that AppendUtf8 adds for `code`.
 size_t Utf8ByteCount(char32_t code);
+
+bool IsUtf8(absl::string_view bytes);
+// Each byte that is not part of a well-formed character becomes U+FFFD.
+std::string ReplaceInvalidUtf8(absl::string_view bytes);
 
 }  // namespace warpline

@@ -1,4 +1,4 @@
-#include "model/utf8.h"
+#include "base/utf8.h"
 
 #include <cstdint>
 
@@ -61,6 +61,26 @@ void AppendUtf8(char32_t code, std::string* text) {
 
 size_t Utf8ByteCount(char32_t code) {
   return code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+}
+
+bool IsUtf8(absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const Utf8Character next = DecodeUtf8(bytes);
+    if (next.state != Utf8State::kComplete) return false;
+    bytes.remove_prefix(next.byte_count);
+  }
+  return true;
+}
+
+std::string ReplaceInvalidUtf8(absl::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const Utf8Character next = DecodeUtf8(bytes);
+    AppendUtf8(next.code, &text);
+    bytes.remove_prefix(next.state == Utf8State::kComplete ? next.byte_count : 1);
+  }
+  return text;
 }
 
 }  // namespace warpline
