@@ -47,6 +47,10 @@ Engine::~Engine() {
   inbox_->Push(StopEvent{});
   if (thread_.joinable()) thread_.join();
   inbox_->Close();
+  // What the streams still wait for; those that end later see the closed inbox.
+  while (std::optional<EngineEvent> event = inbox_->Pop()) {
+    if (auto* const closing = std::get_if<LinkClosingEvent>(&*event)) pipeline_.OnClosing(*closing);
+  }
 }
 
 absl::StatusOr<uint64_t> Engine::Submit(SequenceRequest request) {
@@ -103,11 +107,17 @@ std::optional<EngineEvent> Engine::NextEvent() {
   return deadline.has_value() ? inbox_->PopUntil(*deadline) : inbox_->Pop();
 }
 
-// The workers' streams end once they have read their Shutdown.
+// The workers' streams end once they have read their Shutdown; what is left then is cancelled.
 void Engine::AwaitWorkersEnd() {
   pipeline_.ShutDownWorkers();
+  AwaitLinks([this] { return !pipeline_.HasWorkers(); });
+  pipeline_.CancelLinks();
+  AwaitLinks([this] { return pipeline_.link_count() == 0; });
+}
+
+void Engine::AwaitLinks(const std::function<bool()>& done) {
   const SteadyTime deadline = Now() + kShutdownLimit;
-  while (pipeline_.HasWorkers()) {
+  while (!done()) {
     std::optional<EngineEvent> event = inbox_->PopUntil(deadline);
     if (!event.has_value()) return;
     if (auto* const closing = std::get_if<LinkClosingEvent>(&*event)) pipeline_.OnClosing(*closing);

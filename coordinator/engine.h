@@ -71,6 +71,7 @@ class Engine {
   void Loop();
   std::optional<EngineEvent> NextEvent();
   void AwaitWorkersEnd();
+  void AwaitLinks(const std::function<bool()>& done);
   // One for each kind of event.
   void Handle(SubmitEvent& event);
   void Handle(CancelEvent& event);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -49,6 +50,9 @@ struct LinkClosingEvent {
 struct LinkEndedEvent {
   LinkId link;
   absl::Status status;
+  // The stream itself, so that it goes on the engine thread: with it may go the last reference to
+  // its channel, which gRPC's own threads must not drop.
+  std::shared_ptr<void> stream;
 };
 struct StatusEvent {
   std::function<void(v1::StatusResponse)> answer;  // Called on the engine thread.

@@ -91,6 +91,7 @@ void Pipeline::Dial(int index) {
   stage.assigned_epoch = epoch_;
   stage.assigned_at = Now();
   if (stage.last_pid == 0 && stage.attempts == 0) stage.state = StageState::kConnecting;
+  ++link_count_;
   stage.control_number = stage.client->OpenControl(AssignmentOf(index)).number;
 }
 
@@ -168,6 +169,7 @@ void Pipeline::OpenEdge() {
   edge_opened_at_ = Now();
   unacknowledged_ = 0;
   next_edge_slot_ = 0;
+  ++link_count_;
   edge_number_ = stages_[0].client->OpenEdge(std::move(message)).number;
 }
 
@@ -188,6 +190,7 @@ void Pipeline::OnClosing(const LinkClosingEvent& closing) {
 }
 
 Pipeline::Change Pipeline::OnEnded(const LinkId& link, const absl::Status& status) {
+  --link_count_;
   if (link.is_edge) {
     if (stopping_ || edge_state_ == EdgeState::kClosed || link.number != edge_number_) {
       return Change::kNone;
@@ -330,6 +333,13 @@ void Pipeline::SendClose(v1::CloseMessage close) {
 bool Pipeline::HasWorkers() const {
   return std::any_of(stages_.begin(), stages_.end(),
                      [](const Stage& stage) { return stage.has_control && stage.pid.has_value(); });
+}
+
+void Pipeline::CancelLinks() {
+  for (Stage& stage : stages_) {
+    stage.client->CancelControl();
+    stage.client->CancelEdge();
+  }
 }
 
 void Pipeline::ShutDownWorkers() {

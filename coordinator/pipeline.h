@@ -74,6 +74,9 @@ class Pipeline {
   // Tells all workers to stop; from now on none is dialled.
   void ShutDownWorkers();
   bool HasWorkers() const;  // whose control stream is open
+  void CancelLinks();
+  // Streams that have not ended yet, those of earlier epochs included.
+  int link_count() const { return link_count_; }
 
   uint64_t epoch() const { return epoch_; }
   int stage_count() const { return static_cast<int>(stages_.size()); }
@@ -131,6 +134,7 @@ class Pipeline {
   int unacknowledged_ = 0;  // steps sent whose credit has not come back
   uint32_t next_edge_slot_ = 0;
   bool stopping_ = false;
+  int link_count_ = 0;
   std::optional<SteadyTime> assign_at_;  // after a Restart: when the next epoch begins
 };
 

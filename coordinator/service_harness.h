@@ -57,6 +57,7 @@ class TestService {
   bool WaitUntilReady() { return WaitUntil(true); }
 
   v1::Inference::Stub& stub() { return *stub_; }
+  std::shared_ptr<grpc::Channel> channel() { return channel_; }
   // Over a connection of its own that takes in little before it is read.
   std::unique_ptr<v1::Inference::Stub> NarrowStub();
   ProgramRun& worker(int stage) { return workers_[stage]; }

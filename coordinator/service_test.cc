@@ -1,6 +1,7 @@
 // The whole service: a real coordinator and real workers.
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -225,6 +226,31 @@ TEST_F(RunningServiceTest, StatusNamesTheStages) {
   EXPECT_EQ(status.stages(0).state(), "serving");
   EXPECT_EQ(status.context_length(), 4096u);
   EXPECT_EQ(status.slots(), 3u);
+}
+
+TEST_F(RunningServiceTest, ACallWithoutAMessageIsRefused) {
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  grpc::GenericStub stub(service_->channel());
+  const auto call = stub.PrepareCall(&context, "/warpline.v1.Inference/Generate", &queue);
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  ASSERT_TRUE(wait());
+  call->WritesDone(nullptr);
+  ASSERT_TRUE(wait());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(wait());
+  EXPECT_THAT(status.error_code(),
+              testing::AnyOf(grpc::StatusCode::INVALID_ARGUMENT, grpc::StatusCode::INTERNAL,
+                             grpc::StatusCode::UNIMPLEMENTED))
+      << status.error_message();
+  EXPECT_TRUE(service_->Generate(GreedyRequest({1}, 1)).status.ok());
 }
 
 TEST_F(RunningServiceTest, AMessageAboveTheLimitIsResourceExhausted) {

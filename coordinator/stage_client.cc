@@ -52,7 +52,9 @@ class LinkStream final : public grpc::ClientBidiReactor<Out, In>,
   void OnReadDone(bool ok) override {
     if (!ok) {
       writes_.Close();
-      Tell(LinkClosingEvent{.link = link_, .release = [this] { this->RemoveHold(); }});
+      const bool told =
+          Tell(LinkClosingEvent{.link = link_, .release = [this] { this->RemoveHold(); }});
+      if (!told) this->RemoveHold();  // The engine is gone: nobody writes any more.
       return;
     }
     Tell(EventOf(link_, std::move(incoming_)));
@@ -65,14 +67,13 @@ class LinkStream final : public grpc::ClientBidiReactor<Out, In>,
   }
 
   void OnDone(const grpc::Status& status) override {
-    Tell(LinkEndedEvent{.link = link_, .status = FromGrpc(status)});
-    self_.reset();
+    Tell(LinkEndedEvent{.link = link_, .status = FromGrpc(status), .stream = std::move(self_)});
   }
 
  private:
-  // The inbox has room for all that steps in flight can give; it is closed once the engine is gone,
-  // and then the process is about to end.
-  void Tell(EngineEvent event) { (void)inbox_->TryPush(std::move(event)); }
+  // False once the engine is gone. Until then the inbox has room for all that steps in flight can
+  // give.
+  bool Tell(EngineEvent event) { return inbox_->TryPush(std::move(event)); }
 
   const LinkId link_;
   const std::shared_ptr<EngineInbox> inbox_;
