@@ -96,17 +96,13 @@ TEST_F(ProgramTest, MissingOptionsAndTooManyWorkersExitWith2) {
   EXPECT_THAT(outcome.output, HasSubstr("1 to 6 workers"));
 }
 
-TEST_F(ProgramTest, AWrongPathExitsWith2AndARefusedFileWith3) {
+TEST_F(ProgramTest, AFaultOfTheModelFileExitsWith3AndNamesIt) {
   const std::string bad = absl::StrCat(folder_, "/bad.gguf");
   std::ofstream(bad) << "no model at all, but long enough to hold a header";
-  const struct {
-    std::string path;
-    int code;
-  } cases[] = {{absl::StrCat(folder_, "/absent.gguf"), 2}, {folder_, 2}, {bad, 3}};
-  for (const auto& one : cases) {
-    const Outcome outcome = Run({"-m", one.path, "--print-plan", "--worker-count", "1"});
-    EXPECT_EQ(outcome.code, one.code) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr(one.path));
+  for (const std::string& path : {absl::StrCat(folder_, "/absent.gguf"), folder_, bad}) {
+    const Outcome outcome = Run({"-m", path, "--print-plan", "--worker-count", "1"});
+    EXPECT_EQ(outcome.code, 3) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(path));
   }
 }
 
