@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/flags.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "proto/grpc_status.h"
@@ -159,6 +160,7 @@ absl::Status ControlDesk::Assign(const v1::Assign& assign,
       return absl::AlreadyExistsError("this worker has a coordinator already");
     }
   }
+  if (assign.fingerprint() != options_.facts.fingerprint) options_.stop(kExitModelFile);
   WL_ASSIGN_OR_RETURN(const StageAssignment assignment, CheckAssign(assign, options_.facts));
   WL_RETURN_IF_ERROR(Take(assign, reactor));
   std::shared_ptr<Outlet> outlet;

@@ -30,7 +30,9 @@ class ControlDesk {
       : options_(std::move(options)), executor_(executor), gate_(gate) {}
 
   // Checks `assign` and starts its epoch. Unauthenticated; AlreadyExists while another stream has
-  // this worker; FailedPrecondition for what does not fit. Nothing changes on an error.
+  // this worker; FailedPrecondition for what does not fit. Nothing changes on an error, but a
+  // worker that has another model file than its coordinator ends: started again it reads the file
+  // anew.
   absl::Status Assign(const v1::Assign& assign, const std::shared_ptr<ControlReactor>& reactor);
   // The stream has ended or asked for the end. A worker that was assigned never outlives its
   // coordinator.

@@ -70,8 +70,6 @@ TEST_F(WorkerTest, RefusesAssignmentsThatDoNotFitAndWaitsForTheNext) {
   const std::vector<BadAssign> cases = {
       {"version", [](auto& assign) { assign.set_protocol_version(77); },
        "protocol_version is 77, this worker has 1"},
-      {"fingerprint", [](auto& assign) { assign.set_fingerprint("beef"); },
-       "fingerprint is beef, this worker has "},
       {"layer count", [](auto& assign) { assign.set_layer_count(9); },
        "layer_count is 9, this worker has 2"},
       {"width", [](auto& assign) { assign.set_width(7); }, "width is 7, this worker has "},
@@ -112,6 +110,18 @@ TEST_F(WorkerTest, RefusesAssignmentsThatDoNotFitAndWaitsForTheNext) {
   EXPECT_EQ(hello->hello().slot_bytes(), 64u * 4 * static_cast<uint32_t>(model_.n_embd));
   EXPECT_EQ(hello->hello().pid(), worker_->pid());
   EXPECT_TRUE(ReadUntil(control, IsServing).has_value());
+}
+
+TEST_F(WorkerTest, EndsWhenItHasAnotherModelFileThanItsCoordinator) {
+  Start();
+  ControlStream control = client_->Control();
+  assign_.mutable_assign()->set_fingerprint("beef");
+  ASSERT_TRUE(control.Write(assign_));
+  const grpc::Status status = control.End();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("fingerprint is beef, this worker has " + model_.fingerprint));
+  EXPECT_EQ(worker_->WaitExit(kSoonMs), 3);
 }
 
 TEST_F(WorkerTest, ASecondCoordinatorIsRefusedAndTheFirstGoesOn) {
