@@ -41,11 +41,14 @@ class EdgeClient::Call final : public grpc::ClientBidiReactor<v1::EdgeMessage, v
     writer_.Send(std::move(hello));
   }
 
-  // Waits until the next stage has admitted or refused the hello.
+  // Waits until the next stage has admitted or refused the hello. After OK the edge is open: its
+  // end goes to `on_lost`, before to the caller.
   absl::Status WaitAdmitted() {
     MutexLock lock(mutex_);
     while (!admitted_ && !ended_.has_value()) changed_.Wait(mutex_);
-    return ended_.value_or(absl::OkStatus());
+    if (ended_.has_value()) return *ended_;
+    open_ = true;
+    return absl::OkStatus();
   }
 
   bool Send(v1::EdgeMessage message) { return writer_.Send(std::move(message)); }
@@ -71,15 +74,15 @@ class EdgeClient::Call final : public grpc::ClientBidiReactor<v1::EdgeMessage, v
   void OnDone(const grpc::Status& grpc_status) override {
     absl::Status status = FromGrpc(grpc_status);
     if (status.ok()) status = absl::UnavailableError("the next stage closed the edge");
-    bool admitted = false;
+    bool was_open = false;
     {
       MutexLock lock(mutex_);
       ended_ = status;
-      admitted = admitted_;
+      was_open = open_;
       changed_.NotifyAll();
     }
     credits_.Break(absl::UnavailableError(absl::StrCat("edge lost: ", status.message())));
-    if (admitted) on_lost_(status);
+    if (was_open) on_lost_(status);
     const std::shared_ptr<Call> last = std::move(self_);
   }
 
@@ -104,6 +107,7 @@ class EdgeClient::Call final : public grpc::ClientBidiReactor<v1::EdgeMessage, v
   Mutex mutex_;
   CondVar changed_;
   bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Call> self_;
 };
