@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "base/error_detail.h"
 #include "base/status.h"
 #include "worker/candidate_order.h"
+#include "worker/non_finite.h"
 
 namespace warpline {
 namespace {
@@ -24,17 +24,6 @@ uint64_t MixBits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
-}
-
-bool AllFinite(absl::Span<const float> values) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t bad = 0;
-  for (const float value : values) {  // No early exit: the compiler vectorises this.
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    bad |= static_cast<uint32_t>((bits & kExponent) == kExponent);
-  }
-  return bad == 0;
 }
 
 // The largest of `values`, which hold no NaN; -infinity when they are all that.
@@ -195,7 +184,7 @@ double UniformDraw(uint64_t seed, int64_t position) {
 absl::StatusOr<int32_t> SampleToken(absl::Span<float> logits, const SamplingParams& params,
                                     absl::Span<const int32_t> history, int64_t position) {
   WL_RETURN_IF_ERROR(CheckParams(params, logits.size()));
-  if (!AllFinite(logits)) {
+  if (HasNonFinite(logits)) {
     return WithDetail(
         absl::InternalError(absl::StrCat("a logit at position ", position, " is not finite")),
         {.code = "numerical_error"});

@@ -4,18 +4,15 @@
 // Order of operations:
 //   1. logit bias (-inf forbids a token),
 //   2. penalties over the last `penalty_window` tokens of the history: a token that occurs has its
-//   logit divided by
-//      `repetition_penalty` when positive and multiplied by it otherwise, then `presence_penalty`
-//      and `frequency_penalty` times its number of occurrences are subtracted,
+//      logit divided by `repetition_penalty` when positive and multiplied by it otherwise, then
+//      `presence_penalty` and `frequency_penalty` times its number of occurrences are subtracted,
 //   3. temperature 0: the largest logit wins, ties go to the lower id, and nothing below applies,
 //   4. top-k keeps the k largest logits (ties: the lower ids),
 //   5. top-p, on the soft-max of what top-k left (temperature not applied yet), keeps the shortest
-//   run of most probable
-//      tokens whose sum reaches top_p, at least one,
+//      run of most probable tokens whose sum reaches top_p, at least one,
 //   6. min-p drops tokens whose probability (same soft-max) is below min_p times the largest,
 //   7. soft-max of logit / temperature over the rest, in double, and a draw by inverse distribution
-//   function in
-//      descending order of probability.
+//      function in descending order of probability.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 #include "worker/stage_output.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "base/error_detail.h"
 #include "base/status.h"
 #include "proto/stage_protocol.h"
+#include "worker/non_finite.h"
 #include "worker/sampler.h"
 
 namespace warpline {
@@ -28,17 +28,6 @@ void ExtendHistory(const StepEntry& entry, std::vector<int32_t>& history) {
 }
 
 }  // namespace
-
-bool HasNonFinite(absl::Span<const float> values) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t found = 0;
-  for (const float& value : values) {
-    uint32_t bits = 0;
-    memcpy(&bits, &value, sizeof(bits));
-    found |= static_cast<uint32_t>((bits & kExponent) == kExponent);
-  }
-  return found != 0;
-}
 
 StageOutput::StageOutput(int n_vocab, FailEntry fail_entry)
     : n_vocab_(n_vocab), fail_entry_(std::move(fail_entry)) {

@@ -16,9 +16,6 @@ namespace warpline {
 // Most rows of one StageModel::Logits call.
 constexpr int kMaxLogitRows = 32;
 
-// True when one of `values` is NaN or infinite.
-bool HasNonFinite(absl::Span<const float> values);
-
 // Owned and used by the executor's thread.
 class StageOutput {
  public:
