@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/unique_fd.h"
-#include "coordinator/service_harness.h"
+#include "coordinator/harness_client.h"
 
 namespace warpline {
 namespace {

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/error_detail.h"
-#include "coordinator/service_harness.h"
+#include "coordinator/harness_client.h"
 #include "proto/grpc_status.h"
 
 namespace warpline {

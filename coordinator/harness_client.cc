@@ -1,4 +1,4 @@
-#include "coordinator/service_harness.h"
+#include "coordinator/harness_client.h"
 
 #include <fcntl.h>
 #include <grpcpp/client_context.h>
@@ -28,6 +28,8 @@
 namespace warpline {
 namespace {
 
+constexpr int kWatchFd = 200;  // In the child; above what we have open.
+
 std::string BinaryPath(const std::string& program) {
   return absl::StrCat(WARPLINE_BIN_DIR, "/", program);
 }
@@ -42,6 +44,12 @@ ProgramRun::ProgramRun(const std::string& program, const std::vector<std::string
                        const std::string& log) {
   std::vector<std::string> words = {BinaryPath(program)};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  // It ends with us, however we end.
+  int ends[2];
+  WL_CHECK(pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd read_end(ends[0]);
+  watched_ = UniqueFd(ends[1]);
+  words.insert(words.end(), {"--watch-fd", absl::StrCat(kWatchFd)});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -50,12 +58,14 @@ ProgramRun::ProgramRun(const std::string& program, const std::vector<std::string
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(),
                                    O_WRONLY | O_CREAT | O_APPEND, 0600);
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, read_end.get(), kWatchFd);
   WL_CHECK(posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
 }
 
 ProgramRun& ProgramRun::operator=(ProgramRun&& other) noexcept {
   std::swap(pid_, other.pid_);
+  std::swap(watched_, other.watched_);
   return *this;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/unique_fd.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace warpline {
@@ -33,6 +34,7 @@ class ProgramRun {
 
  private:
   pid_t pid_ = -1;
+  UniqueFd watched_;  // The other end of the child's --watch-fd.
 };
 
 // What a Generate call gave.
