@@ -43,7 +43,8 @@ class Supervisor {
 
   Supervisor(NotifySocket notify, WatchPipe watch, std::vector<Child> children)
       : notify_(std::move(notify)), watch_(std::move(watch)), children_(std::move(children)) {}
-  void StartWhatIsDue();
+  // A value >= 0: the service cannot start, exit code.
+  int StartWhatIsDue();
   int MillisecondsUntilNextStart() const;
   void ReadNotifications();
   void ReportStatus();

@@ -83,6 +83,14 @@ TEST_F(SupervisorTest, GivesUpWhenANeededChildFailsBeforeItWasReady) {
   EXPECT_EQ(supervisor->Run(-1, 5), 1);
 }
 
+TEST_F(SupervisorTest, GivesUpWhenAProgramIsMissing) {
+  auto supervisor =
+      Supervisor::Create(folder_.path(), {Script("worker 0", "exec sleep 60"),
+                                          {.name = "worker 1", .arguments = {"/no/such/program"}}});
+  ASSERT_TRUE(supervisor.ok());
+  EXPECT_EQ(supervisor->Run(-1, 5), 1);
+}
+
 TEST_F(SupervisorTest, EndsWhenTheWatchedPipeCloses) {
   auto supervisor = Supervisor::Create(
       folder_.path(),
