@@ -2,11 +2,12 @@
 
 #include <poll.h>
 #include <pthread.h>
-
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -31,18 +32,13 @@ sigset_t StopSignals() {
 
 // True when a signal came, false when the watched descriptor was closed or the time ran out.
 bool WaitForSignal(int watch_fd, int timeout_ms) {
-  const sigset_t signals = StopSignals();
-  const UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
-  WL_CHECK(signal_fd.valid());
+  const UniqueFd signal_fd = OpenStopSignals();
   pollfd fds[] = {{.fd = signal_fd.get(), .events = POLLIN}, {.fd = watch_fd, .events = POLLIN}};
   int count = 0;
   do {
     count = poll(fds, watch_fd >= 0 ? 2 : 1, timeout_ms);
   } while (count < 0 && errno == EINTR);
-  if ((fds[0].revents & POLLIN) == 0) return false;
-  signalfd_siginfo info{};
-  (void)!read(signal_fd.get(), &info, sizeof(info));
-  return true;
+  return TakeStopSignal(signal_fd.get());
 }
 
 // As sd_notify, but waits at most `wait_seconds` for a supervisor that does not read. False when
@@ -69,6 +65,23 @@ void BlockSignals() {
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+}
+
+void UnblockSignals() {
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+UniqueFd OpenStopSignals() {
+  const sigset_t signals = StopSignals();
+  UniqueFd fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  WL_CHECK(fd.valid());
+  return fd;
+}
+
+bool TakeStopSignal(int stop_signals) {
+  signalfd_siginfo info{};
+  return read(stop_signals, &info, sizeof(info)) == sizeof(info);
 }
 
 StopReason WaitForStop(int watch_fd) {

@@ -12,6 +12,12 @@ namespace warpline {
 // Blocks SIGTERM and SIGINT for all threads and ignores SIGPIPE. Call first in main, before any
 // thread starts.
 void BlockSignals();
+// For a command that has nothing to stop: both end the process again, as they do by default.
+void UnblockSignals();
+// A descriptor that can be read while SIGTERM or SIGINT is pending. Both must be blocked.
+UniqueFd OpenStopSignals();
+// Takes one of them away; false when none is pending. Never waits.
+bool TakeStopSignal(int stop_signals);
 
 enum class StopReason { kSignal, kParentGone };
 
@@ -24,7 +30,8 @@ void ExitOnSecondSignal(int grace_seconds);
 
 // Tells the supervisor, systemd or `warpline serve`, over NOTIFY_SOCKET; without one does nothing.
 // `state` is as for sd_notify: "READY=1", "STATUS=loading 40 %", "EXTEND_TIMEOUT_USEC=...".
-// Only "READY=1..." waits for a supervisor that does not read; anything else is dropped then.
+// Never waits. What the supervisor acts on ("READY=1..", "STATUS=serving..") is sent up to 5 s
+// later when it does not read; anything else is dropped then.
 void NotifySupervisor(absl::string_view state);
 
 }  // namespace warpline

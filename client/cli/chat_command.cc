@@ -1,16 +1,15 @@
 #include "client/cli/chat_command.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <boost/json.hpp>
-#include <csignal>
 #include <iostream>
 #include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/process.h"
 #include "base/unique_fd.h"
 #include "client/cli/connection.h"
 #include "client/cli/generation.h"
@@ -28,14 +27,6 @@ struct ChatOptions {
 // Lines of standard input; ends at end of file and at Ctrl-C.
 class LineReader {
  public:
-  LineReader() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    signal_fd_.Reset(signalfd(-1, &signals, SFD_CLOEXEC));
-  }
-
   std::optional<std::string> Next() {
     for (;;) {
       if (const size_t end = held_.find('\n'); end != std::string::npos) {
@@ -60,7 +51,7 @@ class LineReader {
     return std::exchange(held_, std::string());
   }
 
-  UniqueFd signal_fd_;
+  const UniqueFd signal_fd_ = OpenStopSignals();
   std::string held_;
 };
 

@@ -3,12 +3,12 @@
 #include <grpcpp/client_context.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <thread>
 
+#include "base/process.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "proto/grpc_server.h"
@@ -22,18 +22,11 @@ class CancelOnSignal {
  public:
   explicit CancelOnSignal(grpc::ClientContext& context) : done_(eventfd(0, EFD_CLOEXEC)) {
     thread_ = std::thread([this, &context] {
-      sigset_t signals;
-      sigemptyset(&signals);
-      sigaddset(&signals, SIGINT);
-      sigaddset(&signals, SIGTERM);
-      const UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
+      const UniqueFd signal_fd = OpenStopSignals();
       pollfd fds[] = {{.fd = signal_fd.get(), .events = POLLIN},
                       {.fd = done_.get(), .events = POLLIN}};
       while (poll(fds, 2, -1) < 0) continue;
-      if (fds[0].revents == 0) return;
-      signalfd_siginfo info{};
-      (void)!read(signal_fd.get(), &info, sizeof(info));
-      context.TryCancel();
+      if (TakeStopSignal(signal_fd.get())) context.TryCancel();
     });
   }
   ~CancelOnSignal() {

@@ -1,7 +1,6 @@
 #include "client/cli/local_service.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
 
 #include <csignal>
 #include <iostream>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/flags.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "client/cli/program_path.h"
 
@@ -47,11 +47,7 @@ LocalService::~LocalService() {
 }
 
 int LocalService::WaitUntilReady(const std::function<void(absl::string_view)>& on_status) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  const UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
+  const UniqueFd signal_fd = OpenStopSignals();
   bool ready = false;
   while (!ready) {
     pollfd fds[] = {{.fd = signal_fd.get(), .events = POLLIN},

@@ -1,7 +1,6 @@
 #include "client/cli/supervisor.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -22,19 +21,6 @@ namespace {
 constexpr int kMaxBackOffMs = 5000;
 constexpr int kStopPollMs = 50;
 
-UniqueFd OpenStopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
-bool TakeSignal(int signal_fd) {
-  signalfd_siginfo info{};
-  return read(signal_fd, &info, sizeof(info)) == sizeof(info);
-}
-
 }  // namespace
 
 absl::StatusOr<Supervisor> Supervisor::Create(const std::string& folder,
@@ -49,13 +35,14 @@ absl::StatusOr<Supervisor> Supervisor::Create(const std::string& folder,
   return Supervisor(std::move(notify), std::move(watch), std::move(children));
 }
 
-void Supervisor::StartWhatIsDue() {
+int Supervisor::StartWhatIsDue() {
   for (Child& child : children_) {
     if (child.process.running() || Now() < child.restart_at) continue;
     absl::StatusOr<ChildProcess> started =
         ChildProcess::Start(child.spec.arguments, child.spec.environment, watch_, notify_.path());
     if (!started.ok()) {
       LogError("cannot start process=\"", child.spec.name, "\": ", started.status().message());
+      if (!child.was_ready) return kExitFailure;
       child.restart_at = Now() + std::chrono::milliseconds(kMaxBackOffMs);
       continue;
     }
@@ -63,6 +50,7 @@ void Supervisor::StartWhatIsDue() {
     child.status = "starting";
     LogInfo("started process=\"", child.spec.name, "\" pid=", child.process.pid());
   }
+  return -1;
 }
 
 int Supervisor::MillisecondsUntilNextStart() const {
@@ -129,7 +117,8 @@ int Supervisor::Run(int watch_fd, int grace_seconds) {
   const UniqueFd signal_fd = OpenStopSignals();
   int exit_code = -1;
   while (exit_code < 0) {
-    StartWhatIsDue();
+    exit_code = StartWhatIsDue();
+    if (exit_code >= 0) break;
     std::vector<pollfd> fds = {{.fd = signal_fd.get(), .events = POLLIN},
                                {.fd = watch_fd, .events = POLLIN},
                                {.fd = notify_.fd(), .events = POLLIN}};
@@ -142,7 +131,7 @@ int Supervisor::Run(int watch_fd, int grace_seconds) {
       if (fds[index + 3].revents != 0) exit_code = HandleEnd(children_[index]);
     }
     ReportStatus();
-    if (TakeSignal(signal_fd.get()) || fds[1].revents != 0) exit_code = kExitOk;
+    if (TakeStopSignal(signal_fd.get()) || fds[1].revents != 0) exit_code = kExitOk;
   }
   NotifySupervisor("STOPPING=1");
   StopAll(signal_fd.get(), grace_seconds);
@@ -165,7 +154,7 @@ void Supervisor::StopRank(int rank, int signal_fd, int grace_seconds, bool& at_o
     if (child.spec.stop_rank != rank) continue;
     bool killed = false;
     while (!child.process.WaitForEnd(Now() + std::chrono::milliseconds(kStopPollMs))) {
-      at_once = at_once || TakeSignal(signal_fd);
+      at_once = at_once || TakeStopSignal(signal_fd);
       if (killed || (Now() < deadline && !at_once)) continue;
       LogWarning("killing process=\"", child.spec.name, "\" pid=", child.process.pid());
       child.process.Signal(SIGKILL);

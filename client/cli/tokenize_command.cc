@@ -1,7 +1,5 @@
 #include "client/cli/tokenize_command.h"
 
-#include <signal.h>
-
 #include <boost/json.hpp>
 #include <iostream>
 #include <iterator>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "model/gguf.h"
 #include "model/tokenizer.h"
@@ -152,18 +151,8 @@ int RunWith(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   return options.detokenize ? RunDetokenize(tokenizer, text) : RunText(tokenizer, options, text);
 }
 
-// The program blocks these for the sake of commands that have something to stop; here there is
-// nothing, and reading from a terminal must not hold out against Ctrl-C.
-void UnblockSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-}
-
 int RunTokenize(const TokenizeOptions& options) {
-  UnblockSignals();
+  UnblockSignals();  // Reading from a terminal must not hold out against Ctrl-C.
   const auto refuse = [](const absl::Status& status) {
     std::cerr << "warpline: " << status.message() << "\n";
     return kExitModelFile;
