@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/bounded_queue.h"
+#include "base/clock.h"
 #include "base/error_detail.h"
 #include "proto/grpc_server.h"
 #include "proto/grpc_status.h"
@@ -238,6 +240,26 @@ TEST(EdgeClientTest, BreakWakesWhoDialsAndWhoWaitsForACredit) {
   waiting.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(loss.Wait().code(), absl::StatusCode::kCancelled);
+}
+
+// Whether the dialler sees the admission or the end first is chance; either way it hears once.
+TEST(EdgeClientTest, AnEdgeThatEndsAtOnceIsEitherRefusedOrLost) {
+  NextStage next([](const v1::EdgeHello&, EdgeServerStream& stream) {
+    v1::EdgeAck ack;
+    ack.set_hello_ok(true);
+    stream.Write(ack);
+    return grpc::Status(grpc::StatusCode::INTERNAL, "gone");
+  });
+  for (int round = 0; round < 300; ++round) {
+    const auto losses = std::make_shared<BoundedQueue<absl::Status>>(2);
+    EdgeClient client(TargetOf(next, v1::EDGE_KIND_GRPC), PeerSecret(),
+                      [losses](const absl::Status& status) { losses->TryPush(status); });
+    if (client.Open().ok()) {
+      EXPECT_EQ(losses->Pop()->code(), absl::StatusCode::kInternal);
+    } else {
+      EXPECT_EQ(losses->PopUntil(Now() + std::chrono::milliseconds(5)), std::nullopt);
+    }
+  }
 }
 
 TEST(EdgeClientTest, AcknowledgementsThatAreNotDueEndTheEdge) {
