@@ -174,7 +174,7 @@ CLI::Validator IntegerRange(int64_t least, int64_t most) {
         return absl::StrCat("'", EscapeForLog(text), "' is no whole number from ", least, " to ",
                             most);
       },
-      absl::StrCat("INT in [", least, " - ", most, "]"));
+      absl::StrCat(least, " to ", most));
 }
 
 int UsageError(const std::string& program, const std::string& message) {

@@ -20,7 +20,7 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
       .Add(app, "--watch-fd", config.watch_fd, "Inherited pipe; the worker ends when it is closed")
       ->check(IntegerRange(-1, 1 << 20));
   flags.AddFlag(app, "--verify", config.verify,
-                "Hash the whole model file, not only its structure");
+                "Hash the whole model file, not only parts of it; as the coordinator does");
   result.exit_code = flags.Parse(argc, argv);
   return result;
 }
