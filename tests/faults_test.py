@@ -50,6 +50,7 @@ class DeadWorkerTest(unittest.TestCase):
 
     def test_nothing_survives_its_parents(self):
         service = Service(default_model(), "--workers", 2)
+        self.addCleanup(service.stop)
         status = json.loads(service.get("/v1/status")[1])
         workers = [stage["pid"] for stage in status["stages"]]
         os.kill(status["coordinator"]["pid"], signal.SIGKILL)
@@ -59,12 +60,12 @@ class DeadWorkerTest(unittest.TestCase):
         os.kill(service.process.pid, signal.SIGKILL)
         service.process.wait()
         self.assertTrue(wait_until(lambda: not service.processes(), 5), "children outlive the supervisor")
-        service.stop()
 
 
 class DrainTest(unittest.TestCase):
     def test_running_requests_finish_and_new_ones_are_refused(self):
         service = Service(default_model(), "--workers", 1)
+        self.addCleanup(service.stop)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(complete, service, 150)
             self.assertTrue(wait_until(lambda: service.metric("warpline_slots_used") == 1))
@@ -72,7 +73,6 @@ class DrainTest(unittest.TestCase):
             self.assertEqual(running.result()[0], 200)
         self.assertEqual(service.process.wait(40), 0)
         self.assertEqual(service.processes(), [])
-        service.stop()
 
 
 class RefusalTest(unittest.TestCase):

@@ -109,8 +109,9 @@ class Service:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         code = self.process.wait()
-        self.said = self.tail()
-        self.log.close()
+        if not self.log.closed:
+            self.said = self.tail()
+            self.log.close()
         return code
 
     def __enter__(self):
