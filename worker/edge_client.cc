@@ -22,6 +22,7 @@ namespace warpline {
 namespace {
 
 constexpr std::chrono::milliseconds kRedial{20};
+constexpr std::chrono::seconds kSilence{10};  // of a wait that may have a wrong address for reason
 
 }  // namespace
 
@@ -43,9 +44,14 @@ class EdgeClient::Call final : public grpc::ClientBidiReactor<v1::EdgeMessage, v
 
   // Waits until the next stage has admitted or refused the hello. After OK the edge is open: its
   // end goes to `on_lost`, before to the caller.
-  absl::Status WaitAdmitted() {
+  absl::Status WaitAdmitted(const std::string& address) {
     MutexLock lock(mutex_);
-    while (!admitted_ && !ended_.has_value()) changed_.Wait(mutex_);
+    SteadyTime log_at = Now() + kSilence;
+    while (!admitted_ && !ended_.has_value()) {
+      if (changed_.WaitUntil(mutex_, log_at) || Now() < log_at) continue;
+      LogWarning("edge to ", address, " is not open yet: the next stage does not answer");
+      log_at += kSilence;
+    }
     if (ended_.has_value()) return *ended_;
     open_ = true;
     return absl::OkStatus();
@@ -156,7 +162,7 @@ absl::Status EdgeClient::Dial(v1::EdgeKind kind) {
     broken = broken_;
   }
   if (!broken.ok()) call->Cancel();  // Break came before it could find this call.
-  WL_RETURN_IF_ERROR(call->WaitAdmitted());
+  WL_RETURN_IF_ERROR(call->WaitAdmitted(target_.address));
   open_call_ = std::move(call);
   return absl::OkStatus();
 }
