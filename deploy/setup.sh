@@ -57,8 +57,9 @@ install_packages() {
 build() {
   local preset=$1
   shift
-  [ -e "build/$preset/build.ninja" ] || say "Building (preset $preset), which takes minutes the first time"
   quietly cmake --preset "$preset"
+  if ninja -C "build/$preset" -n "$@" | grep -q "no work to do"; then return; fi
+  say "Building (preset $preset), which takes minutes the first time"
   cmake --build --preset "$preset" ${1:+--target "$@"} >&2
 }
 
