@@ -53,9 +53,13 @@ Engine::~Engine() {
   }
 }
 
+bool Engine::HasRoomForCallers() const {
+  return inbox_->size() < kInboxCapacity - kInboxRoomForStages;
+}
+
 absl::StatusOr<uint64_t> Engine::Submit(SequenceRequest request) {
   const uint64_t id = next_sequence_id_.fetch_add(1, std::memory_order_relaxed);
-  if (inbox_->size() >= kInboxCapacity - kInboxRoomForStages ||
+  if (!HasRoomForCallers() ||
       !inbox_->TryPush(SubmitEvent{.sequence_id = id, .request = std::move(request)})) {
     return absl::ResourceExhaustedError("too many requests at once");
   }
@@ -66,14 +70,14 @@ void Engine::Cancel(uint64_t sequence_id) {
   (void)inbox_->TryPush(CancelEvent{.sequence_id = sequence_id});
 }
 void Engine::Resume() { (void)inbox_->TryPush(ResumeEvent{}); }
-void Engine::GetStatus(std::function<void(v1::StatusResponse)> answer) {
-  (void)inbox_->TryPush(StatusEvent{.answer = std::move(answer)});
+bool Engine::GetStatus(std::function<void(v1::StatusResponse)> answer) {
+  return HasRoomForCallers() && inbox_->TryPush(StatusEvent{.answer = std::move(answer)});
 }
 void Engine::Drain(std::function<void()> drained) {
-  (void)inbox_->TryPush(DrainEvent{.drained = std::move(drained)});
+  (void)inbox_->Push(DrainEvent{.drained = std::move(drained)});
 }
 void Engine::FailAll(absl::Status status) {
-  (void)inbox_->TryPush(FailAllEvent{.status = std::move(status)});
+  (void)inbox_->Push(FailAllEvent{.status = std::move(status)});
 }
 
 void Engine::Loop() {

@@ -50,9 +50,11 @@ class Engine {
   void Cancel(uint64_t sequence_id);
   // To be called when a sink that was Blocked() has room again.
   void Resume();
-  // `answer` is called on the engine thread, with model, version and pid left to the caller.
-  void GetStatus(std::function<void(v1::StatusResponse)> answer);
-  // Refuses new requests; `drained` is called on the engine thread once none is left.
+  // `answer` is called on the engine thread, with model, version and pid left to the caller. False
+  // when the inbox is full: then it is not called.
+  [[nodiscard]] bool GetStatus(std::function<void(v1::StatusResponse)> answer);
+  // Refuses new requests; `drained` is called on the engine thread once none is left. This and
+  // FailAll wait for room in the inbox.
   void Drain(std::function<void()> drained);
   // Ends what is left.
   void FailAll(absl::Status status);
@@ -68,6 +70,7 @@ class Engine {
     std::vector<StepEntry> entries;
   };
 
+  bool HasRoomForCallers() const;
   void Loop();
   std::optional<EngineEvent> NextEvent();
   void AwaitWorkersEnd();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -151,7 +152,7 @@ class EngineTest : public testing::Test {
     while (Now() < limit) {
       if (absl::StrContains(metrics_.Text(), absl::StrCat("\n", line, "\n"))) return true;
       std::promise<void> round;  // One round of the engine.
-      engine_->GetStatus([&round](v1::StatusResponse) { round.set_value(); });
+      EXPECT_TRUE(engine_->GetStatus([&round](v1::StatusResponse) { round.set_value(); }));
       round.get_future().wait();
     }
     return false;
@@ -166,6 +167,25 @@ class EngineTest : public testing::Test {
   std::string reason_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Engine> engine_;
 };
+
+TEST_F(EngineTest, AFullInboxRefusesQuestionsAndAnswersTheOthers) {
+  Start();
+  std::promise<void> go_on;
+  // Holds the engine's thread up.
+  ASSERT_TRUE(engine_->GetStatus([&go_on](v1::StatusResponse) { go_on.get_future().wait(); }));
+  int asked = 0;
+  std::atomic<int> answered{0};
+  std::promise<void> last;
+  while (engine_->GetStatus([&](v1::StatusResponse) {
+    if (++answered == asked) last.set_value();
+  })) {
+    ++asked;
+  }
+  EXPECT_GT(asked, 1000);
+  EXPECT_FALSE(engine_->Submit({.tokens = {1}, .max_tokens = 1}).ok());
+  go_on.set_value();
+  EXPECT_EQ(last.get_future().wait_for(kPatience), std::future_status::ready);
+}
 
 TEST_F(EngineTest, EachTokenFeedsTheNextStep) {
   Start();

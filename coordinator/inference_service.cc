@@ -75,13 +75,15 @@ grpc::ServerUnaryReactor* InferenceService::Status(grpc::CallbackServerContext* 
                                                    v1::StatusResponse* response) {
   grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
   const ServedModel& model = context_.model;
-  context_.engine.GetStatus([&model, reactor, response](v1::StatusResponse status) {
-    *response = std::move(status);
-    response->set_coordinator_pid(getpid());
-    response->set_version(WARPLINE_VERSION);
-    *response->mutable_model() = model.info;
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool asked =
+      context_.engine.GetStatus([&model, reactor, response](v1::StatusResponse status) {
+        *response = std::move(status);
+        response->set_coordinator_pid(getpid());
+        response->set_version(WARPLINE_VERSION);
+        *response->mutable_model() = model.info;
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!asked) reactor->Finish(ToGrpc(absl::ResourceExhaustedError("too many requests at once")));
   return reactor;
 }
 
