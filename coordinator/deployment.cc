@@ -56,14 +56,13 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
   };
   auto deployment = std::make_unique<Deployment>();
   absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(config.model);
-  if (!file.ok()) {
-    return fail(kExitModelFile, file.status());
-  }
+  if (!file.ok()) return fail(kExitModelFile, file.status());
   deployment->file = std::move(*file);
   for (const std::string& warning : deployment->file->warnings()) LogWarning(warning);
   absl::StatusOr<ModelSpec> spec = ModelSpec::FromGguf(*deployment->file);
   if (!spec.ok()) return fail(kExitModelFile, spec.status());
   deployment->spec = std::move(*spec);
+  for (const std::string& warning : deployment->spec.warnings) LogWarning(warning);
   const ModelBytes bytes = BytesOf(deployment->spec, *deployment->file);
   absl::StatusOr<SplitPlan> split =
       config.layer_split.empty() ? BalancedSplit(bytes, config.stage_count())

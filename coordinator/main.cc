@@ -20,6 +20,7 @@
 #include "coordinator/metrics.h"
 #include "coordinator/served_model.h"
 #include "coordinator/tokenizer_pool.h"
+#include "model/mapped_file.h"
 #include "proto/grpc_server.h"
 #include "proto/peer_secret.h"
 
@@ -183,6 +184,7 @@ int Main(int argc, const char* const* argv) {
   if (const std::optional<int> code = ReadConfig(argc, argv, config); code.has_value()) {
     return *code;
   }
+  InstallMappedFileFaultHandler();
   DeploymentError error;
   const std::unique_ptr<Deployment> deployment = PlanDeployment(config, error);
   if (deployment == nullptr) return Complain(error.exit_code, error.message);
