@@ -11,6 +11,8 @@
 namespace warpline {
 namespace {
 
+constexpr char kTableName[] = "per_layer_token_embd.weight";
+
 class MappedReader final : public NgramReader {
  public:
   MappedReader(const NgramTable& table, std::unique_ptr<MappedFile> file)
@@ -41,17 +43,17 @@ class MappedReader final : public NgramReader {
 }  // namespace
 
 absl::StatusOr<NgramTable> FindNgramTable(const GgufFile& file, const PleSpec& spec) {
-  const GgufTensor* const tensor = file.FindTensor(kNgramTableName);
+  const GgufTensor* const tensor = file.FindTensor(kTableName);
   if (tensor == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(EscapeForLog(file.path()), ": tensor ", kNgramTableName, " is missing"));
+        absl::StrCat(EscapeForLog(file.path()), ": tensor ", kTableName, " is missing"));
   }
   return NgramTable{.path = file.ShardPath(tensor->shard),
                     .offset = tensor->offset,
                     .file_bytes = file.ShardBytes(tensor->shard).size(),
                     .type = tensor->type,
                     .row_width = spec.row_width,
-                    .row_count = spec.table_rows};
+                    .row_count = spec.row_count};
 }
 
 absl::StatusOr<PleIo> ParsePleIo(absl::string_view name) {

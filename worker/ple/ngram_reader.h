@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "model/gguf.h"
-#include "model/ngram_rows.h"
+#include "model/ple_spec.h"
 
 namespace warpline {
 
