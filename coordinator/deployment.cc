@@ -84,7 +84,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
                " tokens: no longer sequence fits into memory");
   }
   const int64_t most_rows =
-      std::max<int64_t>(1, kMaxStepBytes / (int64_t{deployment->spec.n_embd} * 4));
+      std::max<int64_t>(1, kMaxStepBytes / (int64_t{deployment->spec.residual_width} * 4));
   deployment->max_chunk_rows = static_cast<int>(
       std::min<int64_t>({config.chunk, most_rows, std::max<int64_t>(1, capacity->context)}));
   deployment->max_step_rows = static_cast<int>(

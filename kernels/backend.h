@@ -104,10 +104,11 @@ struct EmbedArgs {
 };
 
 struct NormConvertArgs {
-  Tensor in;
+  Tensor in;  // undefined afterwards when `accumulate`
   const Buffer* gamma = nullptr;  // f32 [width]
   float eps = 0;
-  Tensor out;  // may be `in`
+  Tensor out;               // may be `in`, unless `accumulate`
+  bool accumulate = false;  // out += instead of out =
 };
 
 struct LinearArgs {

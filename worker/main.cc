@@ -95,14 +95,14 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
           Backend& backend) {
   StopRequest stop;
   const auto request_stop = [&stop](int exit_code) { stop(exit_code); };
-  StageExecutor executor({.n_embd = model.spec.n_embd,
+  StageExecutor executor({.residual_width = model.spec.residual_width,
                           .n_vocab = model.spec.n_vocab,
                           .load = LoaderFor(model, backend),
                           .stop = request_stop});
   EdgeGate gate(executor, secret);
   ControlDesk desk({.facts = {.fingerprint = model.fingerprint,
                               .n_layer = model.spec.n_layer,
-                              .n_embd = model.spec.n_embd,
+                              .residual_width = model.spec.residual_width,
                               .n_vocab = model.spec.n_vocab,
                               .capability = backend.Describe()},
                     .secret = secret,

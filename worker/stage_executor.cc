@@ -272,7 +272,7 @@ void StageExecutor::RunStep(IncomingStep& incoming) {
 Step StageExecutor::KeepRunnable(const Step& step, absl::Span<const float> in) {
   Step kept{.epoch = step.epoch, .step_id = step.step_id, .kind = step.kind};
   kept.entries.reserve(step.entries.size());
-  const size_t width = static_cast<size_t>(options_.n_embd);
+  const size_t width = static_cast<size_t>(options_.residual_width);
   kept_rows_.clear();
   size_t first_row = 0;
   for (const StepEntry& entry : step.entries) {
@@ -312,7 +312,7 @@ absl::Status StageExecutor::Compute(const Step& step, absl::Span<const float> in
   absl::Span<float> out;
   SteadyTime begin = Now();
   if (outlet_ != nullptr) {
-    WL_ASSIGN_OR_RETURN(out, outlet_->Reserve(int64_t{row_count} * options_.n_embd));
+    WL_ASSIGN_OR_RETURN(out, outlet_->Reserve(int64_t{row_count} * options_.residual_width));
     counters_.set_wait_seconds(counters_.wait_seconds() + SecondsSince(begin));
     begin = Now();
   }

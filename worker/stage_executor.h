@@ -38,7 +38,7 @@ class StageExecutor {
   using Loader = std::function<absl::StatusOr<std::unique_ptr<StageModel>>(
       const StageAssignment& assignment, const std::function<void(double)>& progress)>;
   struct Options {
-    int n_embd = 0;
+    int residual_width = 0;
     int n_vocab = 0;
     Loader load;
     // Asks the process to end with this code: after a device fault (its state is not trusted again)
@@ -116,7 +116,7 @@ class StageExecutor {
   StageAssignment loaded_;  // What model_ was loaded for.
   std::unique_ptr<StageOutput> output_;
   StageSequences sequences_;
-  std::vector<float> kept_rows_;  // [rows that are left of a step, n_embd]
+  std::vector<float> kept_rows_;  // [rows that are left of a step, residual_width]
   bool serving_ = false;
   bool poisoned_ = false;
   std::optional<SteadyTime> edge_lost_at_;

@@ -32,7 +32,7 @@ class Stage {
     assignment_.stage_count = assignment_.stage + (is_last ? 1 : 2);
     if (!is_last) outlet_ = std::make_shared<FakeOutlet>(log_);
     executor_ = std::make_unique<StageExecutor>(StageExecutor::Options{
-        .n_embd = kWidth,
+        .residual_width = kWidth,
         .n_vocab = model.n_vocab,
         .load =
             [this, model](const StageAssignment&, const std::function<void(double)>&) {

@@ -83,11 +83,8 @@ class LoadedStage final : public StageModel {
   int64_t weight_bytes() const override { return weight_bytes_; }
   int64_t cache_bytes() const override { return cache_bytes_; }
 
-  absl::Status ResetSlot(int kv_slot) override { return slots_.Reset(kv_slot); }
-  absl::Status ResetAllSlots() override {
-    slots_.ResetAll();
-    return absl::OkStatus();
-  }
+  absl::Status ResetSlot(int kv_slot) override;
+  absl::Status ResetAllSlots() override;
   absl::Status Forward(const Step& step, absl::Span<const float> in,
                        absl::Span<float> out) override;
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
@@ -104,8 +101,9 @@ class LoadedStage final : public StageModel {
   Backend& backend_;
   SlotTable slots_;
   RopeTable rope_;
+  RopeTable rope_local_;
   Workspace workspace_;
-  std::vector<PreNormLayer> layers_;
+  std::vector<std::unique_ptr<Layer>> layers_;
   Matrix embedding_;  // first stage; also the head of a last stage that is the first one and tied
   std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage
   Matrix head_;                           // last stage, unless embedding_ serves
@@ -122,14 +120,17 @@ absl::Status LoadedStage::LoadAll(const GgufFile& file,
   WL_ASSIGN_OR_RETURN(const std::vector<float> factors,
                       FrequencyFactors(file, spec_.rope, options_.configured_context));
   rope_ = ComputeRope(spec_.rope, factors);
+  rope_local_ = ComputeRope(spec_.rope_local, {});
   WL_ASSIGN_OR_RETURN(workspace_,
                       Workspace::Create(spec_, options_.layers, options_.max_rows, backend_));
   WeightLoader loader(file, backend_, BytesToLoad(file, spec_, options_.layers), progress);
   for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
-    WL_ASSIGN_OR_RETURN(PreNormLayer loaded, PreNormLayer::Load(loader, spec_, layer,
-                                                                {.type = options_.kv_type,
-                                                                 .page_count = options_.page_count},
-                                                                backend_));
+    WL_ASSIGN_OR_RETURN(std::unique_ptr<Layer> loaded,
+                        PreNormLayer::Load(loader, spec_, layer,
+                                           {.kv_type = options_.kv_type,
+                                            .page_count = options_.page_count,
+                                            .slot_count = options_.slot_count},
+                                           backend_));
     layers_.push_back(std::move(loaded));
   }
   WL_RETURN_IF_ERROR(LoadEnds(loader));
@@ -169,10 +170,23 @@ int64_t LoadedStage::CacheBytes() const {
   return bytes;
 }
 
+absl::Status LoadedStage::ResetSlot(int kv_slot) {
+  WL_RETURN_IF_ERROR(slots_.Reset(kv_slot));
+  for (const std::unique_ptr<Layer>& layer : layers_) {
+    WL_RETURN_IF_ERROR(layer->ResetSlot(kv_slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::ResetAllSlots() {
+  for (int slot = 0; slot < options_.slot_count; ++slot) WL_RETURN_IF_ERROR(ResetSlot(slot));
+  return absl::OkStatus();
+}
+
 absl::Status LoadedStage::CheckStep(const Step& step, absl::Span<const float> in,
                                     absl::Span<float> out) const {
   WL_RETURN_IF_ERROR(slots_.Check(step));
-  const size_t value_count = static_cast<size_t>(step.RowCount()) * spec_.n_embd;
+  const size_t value_count = static_cast<size_t>(step.RowCount()) * spec_.residual_width;
   const size_t in_count = is_first() ? 0 : value_count;
   const size_t out_count = is_last() ? 0 : value_count;
   if (in.size() != in_count) {
@@ -196,7 +210,7 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
     token_ids_.insert(token_ids_.end(), entry.token_ids.begin(), entry.token_ids.end());
   }
   const int row_count = static_cast<int>(token_ids_.size());
-  const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.n_embd);
+  const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.residual_width);
   WL_RETURN_IF_ERROR(
       backend_.BeginStep({.kind = step.kind, .token_ids = token_ids_, .sequences = sequences_}));
   const absl::Status ran = RunLayers(residual, in);
@@ -215,14 +229,18 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
 // Runs between BeginStep and EndStep.
 absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const float> in) {
   if (is_first()) {
-    WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(), .out = residual}));
+    WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(),
+                                       .factor = static_cast<float>(spec_.embedding_factor),
+                                       .out = residual}));
   } else {
     const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(in.data()),
                                           in.size() * sizeof(float));
     WL_RETURN_IF_ERROR(backend_.Upload(bytes, *workspace_.residual, 0));
   }
-  for (const PreNormLayer& layer : layers_) {
-    WL_RETURN_IF_ERROR(layer.Run(backend_, rope_, workspace_, residual));
+  const LayerContext context{
+      .backend = backend_, .workspace = workspace_, .rope = rope_, .rope_local = rope_local_};
+  for (const std::unique_ptr<Layer>& layer : layers_) {
+    WL_RETURN_IF_ERROR(layer->Run(context, residual));
   }
   if (!is_last()) return absl::OkStatus();
   return backend_.NormConvert(
@@ -259,6 +277,7 @@ absl::Status LoadedStage::RunHead(absl::Span<const int32_t> rows, absl::Span<flo
       {.matrix = matrix.linear(),
        .in = PackedRows(workspace_.normed.get(), row_count_, spec_.n_embd),
        .rows = rows,
+       .soft_cap = static_cast<float>(spec_.logit_soft_cap),
        .out = PackedRows(logits_.get(), static_cast<int64_t>(rows.size()), spec_.n_vocab)}));
   const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(out.data()),
                                   out.size() * sizeof(float));

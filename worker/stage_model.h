@@ -46,7 +46,7 @@ class StageModel {
   // Makes the slot empty: no pages, no state.
   virtual absl::Status ResetSlot(int kv_slot) = 0;
   virtual absl::Status ResetAllSlots() = 0;
-  // Runs the step's rows through the layers. `in` [row_count, n_embd] f32, empty on the first stage (which embeds);
+  // Runs the step's rows through the layers. `in` [row_count, residual_width] f32, empty on the first stage (which embeds);
   // `out` the same shape, empty on the last stage (which keeps the rows for Logits). Entries append their new pages.
   // InvalidArgument when an entry does not fit: slot, page id, position, token id out of range.
   virtual absl::Status Forward(const Step& step, absl::Span<const float> in, absl::Span<float> out) = 0;

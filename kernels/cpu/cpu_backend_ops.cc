@@ -68,7 +68,10 @@ absl::Status CpuBackend::NormConvert(const NormConvertArgs& args) {
                       CheckTensor("norm output", args.out, in.row_count, in.width));
   WL_ASSIGN_OR_RETURN(const float* gamma, CheckVector("norm gamma", args.gamma, in.width));
   ForRows(in.row_count, in.width, [&](int64_t row) {
-    row_.rms_norm(in.Row(row), gamma, args.eps, in.width, out.Row(row));
+    // The input of a norm that is added is not needed any more.
+    float* const normed = args.accumulate ? in.Row(row) : out.Row(row);
+    row_.rms_norm(in.Row(row), gamma, args.eps, in.width, normed);
+    if (args.accumulate) row_.add(normed, in.width, out.Row(row));
   });
   return absl::OkStatus();
 }

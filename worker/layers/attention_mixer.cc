@@ -1,31 +1,35 @@
 #include "worker/layers/attention_mixer.h"
 
-#include <cmath>
-
 #include "base/status.h"
 
 namespace warpline {
 
-absl::StatusOr<AttentionMixer> AttentionMixer::Load(WeightLoader& loader, const ModelSpec& spec,
-                                                    int layer, const KvPlan& kv, Backend& backend) {
-  AttentionMixer mixer;
-  mixer.n_head_ = spec.layers[layer].n_head;
-  mixer.n_head_kv_ = spec.layers[layer].n_head_kv;
-  mixer.head_dim_ = spec.head_dim;
-  mixer.eps_ = static_cast<float>(spec.rms_eps);
-  WL_RETURN_IF_ERROR(mixer.LoadProjections(loader, spec, layer));
+absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Load(WeightLoader& loader,
+                                                            const ModelSpec& spec, int layer,
+                                                            const StatePlan& state,
+                                                            Backend& backend) {
+  std::unique_ptr<AttentionMixer> mixer(new AttentionMixer());
+  const LayerSpec& shape = spec.layers[layer];
+  mixer->n_head_ = shape.n_head;
+  mixer->n_head_kv_ = shape.n_head_kv;
+  mixer->head_dim_ = spec.head_dim;
+  mixer->eps_ = static_cast<float>(spec.rms_eps);
+  mixer->scale_ = static_cast<float>(spec.attention_scale);
+  mixer->is_local_ = shape.kind == LayerKind::kSlidingAttention;
+  mixer->window_ = mixer->is_local_ ? spec.window : 0;
+  WL_RETURN_IF_ERROR(mixer->LoadProjections(loader, spec, layer));
   if (spec.has_qk_norm) {
     WL_ASSIGN_OR_RETURN(
-        mixer.q_gamma_,
+        mixer->q_gamma_,
         loader.LoadVector(LayerTensorName(layer, "attn_q_norm.weight"), spec.head_dim));
     WL_ASSIGN_OR_RETURN(
-        mixer.k_gamma_,
+        mixer->k_gamma_,
         loader.LoadVector(LayerTensorName(layer, "attn_k_norm.weight"), spec.head_dim));
   }
-  WL_ASSIGN_OR_RETURN(mixer.cache_, backend.CreateKvCache({.type = kv.type,
-                                                           .n_head_kv = mixer.n_head_kv_,
-                                                           .head_dim = mixer.head_dim_,
-                                                           .page_count = kv.page_count}));
+  WL_ASSIGN_OR_RETURN(mixer->cache_, backend.CreateKvCache({.type = state.kv_type,
+                                                            .n_head_kv = mixer->n_head_kv_,
+                                                            .head_dim = mixer->head_dim_,
+                                                            .page_count = state.page_count}));
   return mixer;
 }
 
@@ -69,36 +73,37 @@ absl::Status AttentionMixer::Project(Backend& backend, const Tensor& in, const T
       {.matrix = v_.linear(), .in = in, .out = Columns(qkv, q_width + kv_width, kv_width)});
 }
 
-absl::Status AttentionMixer::Run(Backend& backend, const RopeTable& rope,
-                                 const Workspace& workspace, const Tensor& in,
-                                 const Tensor& residual) const {
+absl::Status AttentionMixer::Run(const LayerContext& context, const Tensor& in,
+                                 const Sink& sink) const {
+  Backend& backend = context.backend;
   const int64_t q_width = int64_t{n_head_} * head_dim_;
   const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
-  const Tensor qkv = PackedRows(workspace.qkv.get(), in.row_count, q_width + 2 * kv_width);
-  const Tensor heads = PackedRows(workspace.heads.get(), in.row_count, q_width);
+  const Tensor qkv = PackedRows(context.workspace.qkv.get(), in.row_count, q_width + 2 * kv_width);
+  const Tensor heads = PackedRows(context.workspace.heads.get(), in.row_count, q_width);
   const Tensor q = Columns(qkv, 0, q_width);
   WL_RETURN_IF_ERROR(Project(backend, in, qkv));
-  WL_RETURN_IF_ERROR(backend.QkvRopeStore({.q = q,
-                                           .k = Columns(qkv, q_width, kv_width),
-                                           .v = Columns(qkv, q_width + kv_width, kv_width),
-                                           .n_head = n_head_,
-                                           .n_head_kv = n_head_kv_,
-                                           .head_dim = head_dim_,
-                                           .q_gamma = q_gamma_.get(),
-                                           .k_gamma = k_gamma_.get(),
-                                           .eps = eps_,
-                                           .rope = rope.args(),
-                                           .cache = cache_.get()}));
   WL_RETURN_IF_ERROR(
-      backend.Attention({.q = q,
-                         .out = heads,
-                         .n_head = n_head_,
-                         .n_head_kv = n_head_kv_,
-                         .head_dim = head_dim_,
-                         .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim_))),
-                         .cache = cache_.get()}));
+      backend.QkvRopeStore({.q = q,
+                            .k = Columns(qkv, q_width, kv_width),
+                            .v = Columns(qkv, q_width + kv_width, kv_width),
+                            .n_head = n_head_,
+                            .n_head_kv = n_head_kv_,
+                            .head_dim = head_dim_,
+                            .q_gamma = q_gamma_.get(),
+                            .k_gamma = k_gamma_.get(),
+                            .eps = eps_,
+                            .rope = (is_local_ ? context.rope_local : context.rope).args(),
+                            .cache = cache_.get()}));
+  WL_RETURN_IF_ERROR(backend.Attention({.q = q,
+                                        .out = heads,
+                                        .n_head = n_head_,
+                                        .n_head_kv = n_head_kv_,
+                                        .head_dim = head_dim_,
+                                        .scale = scale_,
+                                        .window = window_,
+                                        .cache = cache_.get()}));
   return backend.Linear(
-      {.matrix = output_.linear(), .in = heads, .out = residual, .accumulate = true});
+      {.matrix = output_.linear(), .in = heads, .out = sink.out, .accumulate = sink.accumulate});
 }
 
 }  // namespace warpline

@@ -8,27 +8,21 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "model/model_spec.h"
-#include "worker/layers/workspace.h"
-#include "worker/rope.h"
+#include "worker/layers/layer.h"
+#include "worker/layers/mixers.h"
 #include "worker/stage_weights.h"
 
 namespace warpline {
 
-struct KvPlan {
-  KvType type = KvType::kF16;
-  int64_t page_count = 0;
-};
-
-// Owned by its layer; used by the stage executor's thread alone.
-class AttentionMixer {
+class AttentionMixer final : public Mixer {
  public:
-  static absl::StatusOr<AttentionMixer> Load(WeightLoader& loader, const ModelSpec& spec, int layer,
-                                             const KvPlan& kv, Backend& backend);
+  static absl::StatusOr<std::unique_ptr<Mixer>> Load(WeightLoader& loader, const ModelSpec& spec,
+                                                     int layer, const StatePlan& state,
+                                                     Backend& backend);
 
-  // residual += Wo attention(in). `in` and `residual` [rows, n_embd]; uses workspace.qkv and
-  // workspace.heads.
-  absl::Status Run(Backend& backend, const RopeTable& rope, const Workspace& workspace,
-                   const Tensor& in, const Tensor& residual) const;
+  // Uses workspace.qkv and workspace.heads.
+  absl::Status Run(const LayerContext& context, const Tensor& in, const Sink& sink) const override;
+  absl::Status ResetSlot(int) const override { return absl::OkStatus(); }
 
  private:
   AttentionMixer() = default;
@@ -39,6 +33,9 @@ class AttentionMixer {
   int n_head_kv_ = 0;
   int head_dim_ = 0;
   float eps_ = 0;
+  float scale_ = 0;
+  bool is_local_ = false;  // has the sliding window
+  int64_t window_ = 0;     // 0: none
   Matrix qkv_;  // the fused matrix of all three, rows q, k, v; otherwise without weight, and the
                 // next three are there
   Matrix q_;

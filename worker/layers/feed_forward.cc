@@ -18,6 +18,7 @@ absl::StatusOr<FeedForward> FeedForward::Load(WeightLoader& loader, const ModelS
 }
 
 absl::Status FeedForward::LoadDense(WeightLoader& loader, const ModelSpec& spec, int layer) {
+  if (spec.architecture == Architecture::kGemma3) activation_ = Activation::kGeluTanh;
   const Bias bias = spec.architecture == Architecture::kLlama ? Bias::kIfPresent : Bias::kNone;
   const MatrixShape inward{.input_width = spec.n_embd, .output_width = spec.layers[layer].n_ff};
   const MatrixShape outward{.input_width = spec.layers[layer].n_ff, .output_width = spec.n_embd};
@@ -61,14 +62,15 @@ absl::Status FeedForward::LoadSharedExpert(WeightLoader& loader, const ModelSpec
   return absl::OkStatus();
 }
 
-absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Tensor& residual) const {
+absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Sink& sink) const {
   if (!is_moe_) {
     return backend.DenseFfn({.gate = gate_.linear(),
                              .up = up_.linear(),
                              .down = down_.linear(),
+                             .activation = activation_,
                              .in = in,
-                             .out = residual,
-                             .accumulate = true});
+                             .out = sink.out,
+                             .accumulate = sink.accumulate});
   }
   return backend.MoeFfn({.router = router_.linear(),
                          .gate = gate_.weight.get(),
@@ -81,8 +83,8 @@ absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Tensor& 
                          .shared_up = shared_up_.linear(),
                          .shared_down = shared_down_.linear(),
                          .in = in,
-                         .out = residual,
-                         .accumulate = true});
+                         .out = sink.out,
+                         .accumulate = sink.accumulate});
 }
 
 }  // namespace warpline

@@ -20,8 +20,11 @@ absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange la
     return backend.Allocate(max_rows * width * static_cast<int64_t>(sizeof(float)));
   };
   Workspace workspace;
-  WL_ASSIGN_OR_RETURN(workspace.residual, allocate(spec.n_embd));
+  WL_ASSIGN_OR_RETURN(workspace.residual, allocate(spec.residual_width));
   WL_ASSIGN_OR_RETURN(workspace.normed, allocate(spec.n_embd));
+  if (spec.architecture == Architecture::kGemma3) {
+    WL_ASSIGN_OR_RETURN(workspace.branch, allocate(spec.n_embd));
+  }
   WL_ASSIGN_OR_RETURN(workspace.qkv, allocate(qkv_width));
   WL_ASSIGN_OR_RETURN(workspace.heads, allocate(heads_width));
   return workspace;

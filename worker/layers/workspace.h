@@ -14,8 +14,10 @@ namespace warpline {
 // One for a stage, shared by its layers, allocated at load for max_rows rows.
 struct Workspace {
   std::unique_ptr<Buffer>
-      residual;  // [max_rows, n_embd]: what layers add to, and what leaves the stage
-  std::unique_ptr<Buffer> normed;  // [max_rows, n_embd]
+      residual;  // [max_rows, residual_width]: what layers add to, and what leaves the stage
+  std::unique_ptr<Buffer> normed;  // [max_rows, n_embd]: what goes into a mixer or an FFN
+  std::unique_ptr<Buffer> branch;  // [max_rows, n_embd]: what comes out, where it is not added
+                                   // to the residual at once
   std::unique_ptr<Buffer>
       qkv;  // [max_rows, widest (n_head + 2 n_head_kv) * head_dim]: q, k, v side by side
   std::unique_ptr<Buffer> heads;  // [max_rows, widest n_head * head_dim]

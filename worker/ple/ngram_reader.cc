@@ -1,44 +1,15 @@
 #include "worker/ple/ngram_reader.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/status.h"
-#include "kernels/quant_decode.h"
-#include "model/mapped_file.h"
+#include "worker/ple/ram_reader.h"
+#include "worker/ple/random_reader.h"
+#include "worker/ple/table_reader.h"
 
 namespace warpline {
 namespace {
 
 constexpr char kTableName[] = "per_layer_token_embd.weight";
-
-class MappedReader final : public NgramReader {
- public:
-  MappedReader(const NgramTable& table, std::unique_ptr<MappedFile> file)
-      : table_(table), file_(std::move(file)) {}
-
-  absl::Status Fetch(absl::Span<const int64_t> rows, absl::Span<float> out) override {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i] < 0 || rows[i] >= table_.row_count) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("row ", rows[i], " of an n-gram table of ", table_.row_count));
-      }
-      DequantizeRow(table_.type,
-                    file_->bytes().data() + table_.offset + rows[i] * table_.row_bytes(),
-                    table_.row_width, out.data() + i * table_.row_width);
-    }
-    counters_.rows_requested += rows.size();
-    return absl::OkStatus();
-  }
-  void Prefetch(absl::Span<const int64_t>) override {}
-  NgramCounters counters() const override { return counters_; }
-
- private:
-  const NgramTable table_;
-  const std::unique_ptr<MappedFile> file_;
-  NgramCounters counters_{.mode = PleIo::kMmap};
-};
 
 }  // namespace
 
@@ -65,13 +36,15 @@ absl::StatusOr<PleIo> ParsePleIo(absl::string_view name) {
 }
 
 absl::StatusOr<std::unique_ptr<NgramReader>> OpenNgramReader(const NgramTable& table,
-                                                             const NgramReaderOptions&) {
-  WL_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(table.path));
-  if (file->bytes().size() != table.file_bytes) {
-    return absl::DataLossError(absl::StrCat(EscapeForLog(table.path), " has ", file->bytes().size(),
-                                            " bytes, had ", table.file_bytes));
+                                                             const NgramReaderOptions& options) {
+  // A small table may fill the memory that was granted to a cache: then nothing is left to read.
+  const bool fits_cache = table.row_count * table.row_bytes() <= options.cache_bytes;
+  if (options.io == PleIo::kRam || (options.io == PleIo::kAuto && fits_cache)) {
+    return OpenRamReader(table);
   }
-  return std::unique_ptr<NgramReader>(new MappedReader(table, std::move(file)));
+  return TableReader::Open(table, options, [](const NgramTable& of, PleIo mode) {
+    return mode == PleIo::kDirect ? OpenDirectReader(of) : OpenMappedReader(of);
+  });
 }
 
 }  // namespace warpline

@@ -30,7 +30,8 @@ struct NgramTable {
 absl::StatusOr<NgramTable> FindNgramTable(const GgufFile& file, const PleSpec& spec);
 
 enum class PleIo {
-  kAuto,    // the fastest of direct and mmap as measured, at start and again while running
+  kAuto,    // ram for a table that fits into cache_bytes; else the faster of direct and mmap, as
+            // measured at start and again while running
   kDirect,  // io_uring with O_DIRECT, past the page cache
   kMmap,    // the page cache
   kRam,     // a copy of the whole table
@@ -42,6 +43,7 @@ struct NgramReaderOptions {
   PleIo io = PleIo::kAuto;
   int64_t cache_bytes = int64_t{256} << 20;  // for rows kept in memory; 0: none
   double max_wait_seconds = 30;              // longest wait of one Fetch
+  double probe_pause_seconds = 60;           // most between two measurements of the modes
   double slow_seconds = 1;                   // a Fetch that waits longer is announced in the log
 };
 
