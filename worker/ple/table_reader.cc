@@ -135,12 +135,10 @@ absl::Status TableReader::ReadMissing(absl::Span<const int64_t> rows,
   for (size_t source = 0; source < early_.size() && status.ok(); ++source) {
     status = TakeEarly(early_[source], rows, of_early[source], deadline, out, again);
   }
-  if (!status.ok()) {
-    RowLoader::GiveUp(*fresh_batch);
-    return status;
-  }
-  WL_RETURN_IF_ERROR(WaitAndDeliver(*fresh_batch, rows, fresh, deadline, out));
-  return WaitAndDeliver(*StartUrgent(rows, again), rows, again, deadline, out);
+  if (fresh_batch != nullptr && !status.ok()) RowLoader::GiveUp(*fresh_batch);
+  WL_RETURN_IF_ERROR(status);
+  WL_RETURN_IF_ERROR(WaitAndDeliver(fresh_batch.get(), rows, fresh, deadline, out));
+  return WaitAndDeliver(StartUrgent(rows, again).get(), rows, again, deadline, out);
 }
 
 absl::Status TableReader::TakeEarly(EarlyBatch& early, absl::Span<const int64_t> rows,
@@ -168,19 +166,20 @@ absl::Status TableReader::TakeEarly(EarlyBatch& early, absl::Span<const int64_t>
 
 std::shared_ptr<RowBatch> TableReader::StartUrgent(absl::Span<const int64_t> rows,
                                                    absl::Span<const size_t> indices) {
+  if (indices.empty()) return nullptr;
   std::vector<int64_t> wanted;
   for (const size_t i : indices) wanted.push_back(rows[i]);
   return loader_->Start(SortedUnique(std::move(wanted)), /*is_urgent=*/true);
 }
 
-absl::Status TableReader::WaitAndDeliver(RowBatch& batch, absl::Span<const int64_t> rows,
+absl::Status TableReader::WaitAndDeliver(RowBatch* batch, absl::Span<const int64_t> rows,
                                          absl::Span<const size_t> indices, SteadyTime deadline,
                                          absl::Span<float> out) {
-  if (indices.empty()) return absl::OkStatus();
-  const absl::Status status = loader_->Wait(batch, deadline);
-  if (absl::IsDeadlineExceeded(status)) return TooSlow(batch);
+  if (batch == nullptr) return absl::OkStatus();
+  const absl::Status status = loader_->Wait(*batch, deadline);
+  if (absl::IsDeadlineExceeded(status)) return TooSlow(*batch);
   WL_RETURN_IF_ERROR(status);
-  for (const size_t i : indices) Deliver(batch, batch.IndexOf(rows[i]), i, out);
+  for (const size_t i : indices) Deliver(*batch, batch->IndexOf(rows[i]), i, out);
   return absl::OkStatus();
 }
 

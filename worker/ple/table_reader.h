@@ -63,9 +63,10 @@ class TableReader final : public NgramReader {
   absl::Status TakeEarly(EarlyBatch& early, absl::Span<const int64_t> rows,
                          absl::Span<const size_t> missing, SteadyTime deadline,
                          absl::Span<float> out, std::vector<size_t>& again);
+  // Null when there are no `indices`.
   std::shared_ptr<RowBatch> StartUrgent(absl::Span<const int64_t> rows,
                                         absl::Span<const size_t> indices);
-  absl::Status WaitAndDeliver(RowBatch& batch, absl::Span<const int64_t> rows,
+  absl::Status WaitAndDeliver(RowBatch* batch, absl::Span<const int64_t> rows,
                               absl::Span<const size_t> indices, SteadyTime deadline,
                               absl::Span<float> out);
   absl::Status TooSlow(RowBatch& batch) const;
