@@ -78,6 +78,20 @@ struct KvCacheArgs {
   int64_t page_count = 0;
 };
 
+// f32 values that a layer keeps for each slot's sequence beside keys and values: convolution
+// columns, DeltaNet memory. All zero at first.
+class SlotState {
+ public:
+  virtual ~SlotState() = default;
+  // Zeroes one slot. InvalidArgument when there is no such slot.
+  virtual absl::Status Reset(int kv_slot) = 0;
+};
+
+struct SlotStateArgs {
+  int slot_count = 0;
+  int64_t value_count = 0;  // of one slot
+};
+
 enum class StepKind { kPrompt, kDecode };
 
 // Consecutive rows of one sequence in a step. Row r stands at position first_position + r.
@@ -104,7 +118,7 @@ struct EmbedArgs {
 };
 
 struct NormConvertArgs {
-  Tensor in;  // undefined afterwards when `accumulate`
+  Tensor in;                      // undefined afterwards when `accumulate`
   const Buffer* gamma = nullptr;  // f32 [width]
   float eps = 0;
   Tensor out;               // may be `in`, unless `accumulate`
@@ -154,6 +168,8 @@ struct AttentionArgs {
   float scale = 0;
   int64_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
   const KvCache* cache = nullptr;
+  // Unless its buffer is null: [rows, n_head * head_dim], out is multiplied by its sigmoid.
+  Tensor gate;
 };
 
 enum class Activation { kSilu, kGeluTanh };
@@ -190,6 +206,46 @@ struct MoeFfnArgs {
   bool accumulate = false;
 };
 
+// What stands before a Gated DeltaNet's recurrence: a causal convolution with SiLU over the columns
+// that the slot kept and the step's rows; unit length for each head of q and k (x / sqrt(sum x^2 +
+// eps)), q also divided by sqrt(head_dim); beta = sigmoid(beta); alpha = exp(a softplus(alpha +
+// dt)), the decay. The slots keep the last columns.
+struct DeltaPrepArgs {
+  Tensor qkv;    // [rows, (2 n_head_key + n_head_value) head_dim]: heads of q, of k, of v
+  Tensor out;    // the same shape, elsewhere
+  Tensor beta;   // [rows, n_head_value], in place
+  Tensor alpha;  // [rows, n_head_value], in place
+  int n_head_key = 0;
+  int n_head_value = 0;
+  int head_dim = 0;
+  int conv_kernel = 0;
+  const Buffer* kernel = nullptr;  // f32 [conv_kernel, width of qkv], the oldest column's first
+  const Buffer* a = nullptr;       // f32 [n_head_value]
+  const Buffer* dt = nullptr;      // f32 [n_head_value]
+  float eps = 0;
+  SlotState* columns = nullptr;  // [conv_kernel - 1, width of qkv], oldest first
+};
+
+// The recurrence, token by token: for each value head, with memory M [head_dim, head_dim] (key,
+// value dim), M = decay M, d = beta (v - M^T k), M += k d^T, o = M^T q; then o = rms_norm(o) gamma
+// times sigmoid(z) or silu(z).
+struct DeltaRunArgs {
+  Tensor qkv;    // as DeltaPrep left it
+  Tensor beta;   // [rows, n_head_value]
+  Tensor decay;  // [rows, n_head_value]
+  Tensor z;      // [rows, n_head_value head_dim]
+  Tensor out;    // [rows, n_head_value head_dim]
+  int n_head_key = 0;
+  int n_head_value = 0;
+  int head_dim = 0;
+  bool grouped_heads = false;  // head h reads key head h / (n_head_value / n_head_key), otherwise
+                               // h mod n_head_key
+  bool sigmoid_gate = false;
+  const Buffer* gamma = nullptr;  // f32 [head_dim]
+  float eps = 0;
+  SlotState* memory = nullptr;  // [n_head_value, head_dim, head_dim]
+};
+
 // Logits of chosen rows of the step. Rows are given as indices into `in`.
 struct HeadArgs {
   LinearWeight matrix;
@@ -216,6 +272,7 @@ class Backend {
                                 absl::Span<uint8_t> bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) = 0;
+  virtual absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) = 0;
   // Scratch for steps of up to this many rows, widths and contexts; call once, before the first
   // step.
   virtual absl::Status Reserve(int64_t max_rows, int64_t max_context) = 0;
@@ -231,6 +288,8 @@ class Backend {
   virtual absl::Status Attention(const AttentionArgs& args) = 0;
   virtual absl::Status DenseFfn(const DenseFfnArgs& args) = 0;
   virtual absl::Status MoeFfn(const MoeFfnArgs& args) = 0;
+  virtual absl::Status DeltaPrep(const DeltaPrepArgs& args) = 0;
+  virtual absl::Status DeltaRun(const DeltaRunArgs& args) = 0;
   virtual absl::Status Head(const HeadArgs& args) = 0;
 };
 

@@ -71,6 +71,9 @@ struct DeltaNetSpec {
   int key_width() const { return n_head_key * head_dim; }
   int value_width() const { return n_head_value * head_dim; }
   int qkv_width() const { return 2 * key_width() + value_width(); }
+  // What a layer keeps for each slot, in f32 values.
+  int64_t column_values() const { return int64_t{conv_kernel - 1} * qkv_width(); }
+  int64_t memory_values() const { return int64_t{value_width()} * head_dim; }
 };
 
 // qwen4exp.md 4: the wide residual.

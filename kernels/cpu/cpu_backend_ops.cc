@@ -9,37 +9,6 @@
 #include "kernels/quant_decode.h"
 
 namespace warpline {
-namespace {
-
-constexpr int64_t kInlineFloats = 16 << 10;  // less work than this is not worth waking anybody
-constexpr int64_t kRowsPerTask = 8;
-
-MatrixJob PlainJob(const MatrixSlice& matrix, const CpuRows& in, const CpuRows& out,
-                   bool accumulate) {
-  return {.matrix = matrix,
-          .x = in.data,
-          .x_stride = in.stride,
-          .row_count = in.row_count,
-          .column_count = out.width,
-          .out = out.data,
-          .out_stride = out.stride,
-          .accumulate = accumulate};
-}
-
-}  // namespace
-
-template <typename Task>
-void CpuBackend::ForRows(int64_t row_count, int64_t floats_per_row, const Task& task) {
-  const int64_t tasks = row_count * floats_per_row < kInlineFloats
-                            ? 1
-                            : (row_count + kRowsPerTask - 1) / kRowsPerTask;
-  const int64_t rows = tasks == 1 ? row_count : kRowsPerTask;
-  pool_.Run(tasks, [&](int64_t index, int) {
-    const int64_t end = std::min(row_count, (index + 1) * rows);
-    for (int64_t row = index * rows; row < end; ++row) task(row);
-  });
-}
-
 absl::Status CpuBackend::Embed(const EmbedArgs& args) {
   WL_RETURN_IF_ERROR(CheckInStep());
   WL_ASSIGN_OR_RETURN(const MatrixSlice slice,
@@ -141,6 +110,16 @@ absl::Status CpuBackend::Attention(const AttentionArgs& args) {
                   .window = args.window,
                   .cache = cache},
                  step_);
+  return ApplyGate(args.gate, out);
+}
+
+absl::Status CpuBackend::ApplyGate(const Tensor& gate_tensor, const CpuRows& out) {
+  if (gate_tensor.buffer == nullptr) return absl::OkStatus();
+  WL_ASSIGN_OR_RETURN(const CpuRows gate,
+                      CheckTensor("attention gate", gate_tensor, out.row_count, out.width));
+  ForRows(out.row_count, out.width, [&](int64_t row) {
+    hybrid_.gate(gate.Row(row), GateKind::kSigmoid, out.width, out.Row(row));
+  });
   return absl::OkStatus();
 }
 

@@ -85,6 +85,19 @@ absl::StatusOr<const CpuKvCache*> CheckCache(const KvCache* cache, int n_head, i
   return &own;
 }
 
+absl::StatusOr<CpuSlotState*> CheckState(absl::string_view name, SlotState* state,
+                                         int64_t value_count, int largest_slot) {
+  if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no ", name));
+  CpuSlotState* const found = static_cast<CpuSlotState*>(state);
+  const SlotStateArgs& args = found->args();
+  if (args.value_count != value_count || largest_slot >= args.slot_count) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " of ", args.slot_count, " slots with ",
+                                                   args.value_count, " values; needed are ",
+                                                   value_count, " and slot ", largest_slot));
+  }
+  return found;
+}
+
 absl::Status CheckWeightArgs(const WeightArgs& args) {
   const QuantTypeInfo* info = FindQuantType(static_cast<int64_t>(args.type));
   if (info == nullptr || !info->is_weight) {

@@ -1,5 +1,8 @@
 #include "worker/layers/attention_mixer.h"
 
+#include <utility>
+#include <vector>
+
 #include "base/status.h"
 
 namespace warpline {
@@ -40,9 +43,13 @@ absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSp
   const auto load = [&](const char* name, int64_t output_width) {
     return loader.LoadMatrix(LayerTensorName(layer, name),
                              {.input_width = spec.n_embd, .output_width = output_width},
-                             Bias::kIfPresent);
+                             spec.has_attention_gate ? Bias::kNone : Bias::kIfPresent);
   };
-  if (loader.Has(LayerTensorName(layer, "attn_qkv.weight"))) {
+  if (spec.has_attention_gate) {
+    WL_RETURN_IF_ERROR(LoadGatedQueries(loader, spec, layer));
+    WL_ASSIGN_OR_RETURN(k_, load("attn_k", kv_width));
+    WL_ASSIGN_OR_RETURN(v_, load("attn_v", kv_width));
+  } else if (loader.Has(LayerTensorName(layer, "attn_qkv.weight"))) {
     WL_ASSIGN_OR_RETURN(qkv_, load("attn_qkv", q_width + 2 * kv_width));
   } else {
     WL_ASSIGN_OR_RETURN(q_, load("attn_q", q_width));
@@ -55,6 +62,25 @@ absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSp
       output_,
       loader.LoadMatrix(LayerTensorName(layer, "attn_output"),
                         {.input_width = q_width, .output_width = spec.n_embd}, output_bias));
+  return absl::OkStatus();
+}
+
+// The file has the rows of each head's query and then those of its gate.
+absl::Status AttentionMixer::LoadGatedQueries(WeightLoader& loader, const ModelSpec& spec,
+                                              int layer) {
+  RowRanges queries;
+  RowRanges gates;
+  for (int64_t head = 0; head < n_head_; ++head) {
+    queries.push_back({.first = 2 * head * head_dim_, .count = head_dim_});
+    gates.push_back({.first = (2 * head + 1) * head_dim_, .count = head_dim_});
+  }
+  WL_ASSIGN_OR_RETURN(std::vector<Matrix> parts,
+                      loader.LoadParts(LayerTensorName(layer, "attn_q"),
+                                       {.input_width = spec.n_embd,
+                                        .output_width = int64_t{2} * n_head_ * head_dim_},
+                                       {queries, gates}));
+  q_ = std::move(parts[0]);
+  gate_ = std::move(parts[1]);
   return absl::OkStatus();
 }
 
@@ -94,6 +120,11 @@ absl::Status AttentionMixer::Run(const LayerContext& context, const Tensor& in,
                             .eps = eps_,
                             .rope = (is_local_ ? context.rope_local : context.rope).args(),
                             .cache = cache_.get()}));
+  Tensor gate;
+  if (gate_.weight != nullptr) {
+    gate = PackedRows(context.workspace.gate.get(), in.row_count, q_width);
+    WL_RETURN_IF_ERROR(backend.Linear({.matrix = gate_.linear(), .in = in, .out = gate}));
+  }
   WL_RETURN_IF_ERROR(backend.Attention({.q = q,
                                         .out = heads,
                                         .n_head = n_head_,
@@ -101,7 +132,8 @@ absl::Status AttentionMixer::Run(const LayerContext& context, const Tensor& in,
                                         .head_dim = head_dim_,
                                         .scale = scale_,
                                         .window = window_,
-                                        .cache = cache_.get()}));
+                                        .cache = cache_.get(),
+                                        .gate = gate}));
   return backend.Linear(
       {.matrix = output_.linear(), .in = heads, .out = sink.out, .accumulate = sink.accumulate});
 }

@@ -27,6 +27,7 @@ class AttentionMixer final : public Mixer {
  private:
   AttentionMixer() = default;
   absl::Status LoadProjections(WeightLoader& loader, const ModelSpec& spec, int layer);
+  absl::Status LoadGatedQueries(WeightLoader& loader, const ModelSpec& spec, int layer);
   absl::Status Project(Backend& backend, const Tensor& in, const Tensor& qkv) const;
 
   int n_head_ = 0;
@@ -39,6 +40,7 @@ class AttentionMixer final : public Mixer {
   Matrix qkv_;  // the fused matrix of all three, rows q, k, v; otherwise without weight, and the
                 // next three are there
   Matrix q_;
+  Matrix gate_;  // of each head's output; without weight: none
   Matrix k_;
   Matrix v_;
   Matrix output_;

@@ -1,5 +1,8 @@
 #include "worker/layers/feed_forward.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace warpline {
@@ -41,8 +44,16 @@ absl::Status FeedForward::LoadExperts(WeightLoader& loader, const ModelSpec& spe
   WL_ASSIGN_OR_RETURN(
       router_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_inp"),
                                  {.input_width = spec.n_embd, .output_width = moe.expert_count}));
-  WL_ASSIGN_OR_RETURN(gate_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_exps"), inward));
-  WL_ASSIGN_OR_RETURN(up_, loader.LoadMatrix(LayerTensorName(layer, "ffn_up_exps"), inward));
+  // The architectures that may fuse gate and up are those with recurrent layers.
+  const std::string fused = LayerTensorName(layer, "ffn_gate_up_exps");
+  if (spec.has_attention_gate && loader.Has(absl::StrCat(fused, ".weight"))) {
+    MatrixShape both = inward;
+    both.output_width *= 2;
+    WL_ASSIGN_OR_RETURN(gate_up_, loader.LoadMatrix(fused, both));
+  } else {
+    WL_ASSIGN_OR_RETURN(gate_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_exps"), inward));
+    WL_ASSIGN_OR_RETURN(up_, loader.LoadMatrix(LayerTensorName(layer, "ffn_up_exps"), inward));
+  }
   WL_ASSIGN_OR_RETURN(down_, loader.LoadMatrix(LayerTensorName(layer, "ffn_down_exps"), outward));
   return absl::OkStatus();
 }
@@ -75,6 +86,7 @@ absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Sink& si
   return backend.MoeFfn({.router = router_.linear(),
                          .gate = gate_.weight.get(),
                          .up = up_.weight.get(),
+                         .gate_up = gate_up_.weight.get(),
                          .down = down_.weight.get(),
                          .used_count = used_count_,
                          .renormalise = renormalise_,

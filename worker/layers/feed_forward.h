@@ -32,6 +32,7 @@ class FeedForward {
   Matrix router_;
   Matrix gate_;  // one matrix, or expert_count of them
   Matrix up_;
+  Matrix gate_up_;  // of experts, instead of both; otherwise without weight
   Matrix down_;
   Matrix shared_gate_input_;  // without weight: no shared expert
   Matrix shared_gate_;

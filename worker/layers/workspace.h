@@ -18,9 +18,12 @@ struct Workspace {
   std::unique_ptr<Buffer> normed;  // [max_rows, n_embd]: what goes into a mixer or an FFN
   std::unique_ptr<Buffer> branch;  // [max_rows, n_embd]: what comes out, where it is not added
                                    // to the residual at once
-  std::unique_ptr<Buffer>
-      qkv;  // [max_rows, widest (n_head + 2 n_head_kv) * head_dim]: q, k, v side by side
-  std::unique_ptr<Buffer> heads;  // [max_rows, widest n_head * head_dim]
+  // [max_rows, widest]: q, k and v side by side, as attention or a DeltaNet projects them
+  std::unique_ptr<Buffer> qkv;
+  std::unique_ptr<Buffer> heads;  // [max_rows, widest]: what all heads of a mixer give
+  std::unique_ptr<Buffer> gate;   // as heads, where mixers have a gate
+  std::unique_ptr<Buffer> conv;   // [max_rows, qkv width of a DeltaNet], after the convolution
+  std::unique_ptr<Buffer> beta;   // [max_rows, 2 n_head_value]: beta and decay of a DeltaNet
 
   static absl::StatusOr<Workspace> Create(const ModelSpec& spec, LayerRange layers, int max_rows,
                                           Backend& backend);
