@@ -52,7 +52,7 @@ absl::Status RowLoader::Wait(RowBatch& batch, SteadyTime deadline) {
       return absl::DeadlineExceededError("the rows have not arrived in time");
     }
   }
-  return batch.status_;
+  return absl::Status(batch.code_, batch.message_);
 }
 
 std::shared_ptr<RowBatch> RowLoader::Next() {
@@ -68,7 +68,8 @@ void RowLoader::Loop() {
     if (!ReadSlice(*batch, status)) continue;
     MutexLock lock(mutex_);
     batch->is_finished_ = true;
-    batch->status_ = std::move(status);
+    batch->code_ = status.code();
+    batch->message_ = std::string(status.message());
     // Only this thread takes out, so the batch is still in front of its queue.
     std::deque<std::shared_ptr<RowBatch>>& queue =
         !urgent_.empty() && urgent_.front() == batch ? urgent_ : early_;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -43,7 +44,9 @@ class RowBatch {
   std::atomic<bool> is_given_up_{false};
   // Guarded by the loader's mutex.
   bool is_finished_ = false;
-  absl::Status status_;
+  // A status by its parts: the two threads share no object that is counted inside abseil.
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+  std::string message_;
 };
 
 // Readers by mode; null for those that are not usable.
