@@ -64,6 +64,11 @@ absl::StatusOr<std::unique_ptr<NgramReader>> TableReader::Open(const NgramTable&
                                                                const RandomReaderOpener& open) {
   WL_ASSIGN_OR_RETURN(const RowDecoder decoder, RowDecoder::Create(table));
   WL_ASSIGN_OR_RETURN(Readers readers, OpenReaders(table, options.io, open));
+  // A disk that fails already is no basis to start on.
+  std::vector<uint8_t> row(table.row_bytes());
+  for (const std::unique_ptr<RandomReader>& reader : readers.for_loader) {
+    WL_RETURN_IF_ERROR(reader->Read({{.offset = table.offset, .to = row.data()}}));
+  }
   return std::unique_ptr<NgramReader>(new TableReader(table, options, decoder, std::move(readers)));
 }
 
