@@ -369,6 +369,8 @@ ModelBytes BytesOf(const ModelSpec& spec, const GgufFile& file) {
       case TensorPlace::kDisk:
         bytes.ple_table += count;
         break;
+      case TensorPlace::kNowhere:
+        break;
       case TensorPlace::kEverywhere:
         break;  // A few hundred bytes on each stage.
     }

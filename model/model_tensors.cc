@@ -197,10 +197,13 @@ void TensorList::AddAttention(const LayerSpec& layer) {
   if (spec_.architecture == Architecture::kGemma3) AddNorm("post_attention_norm.weight", width);
   const IndexerSpec& indexer = spec_.indexer;
   if (indexer.n_head == 0) return;
+  const size_t first = list_.size();
   AddMatrix("indexer.q_proj.weight", {width, int64_t{indexer.n_head} * indexer.head_dim});
   AddMatrix("indexer.k_proj.weight", {width, indexer.head_dim});
   AddNorm("indexer.q_norm.weight", indexer.head_dim);
   AddNorm("indexer.k_norm.weight", indexer.head_dim);
+  if (layer.compress_ratio > 0) return;
+  for (size_t i = first; i < list_.size(); ++i) list_[i].place = TensorPlace::kNowhere;
 }
 
 void TensorList::AddFfn(const LayerSpec& layer) {

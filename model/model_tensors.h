@@ -19,8 +19,8 @@ enum class TensorUse {
   kFactors,  // rotary factors: F32, positive and finite
 };
 
-// Where a tensor is needed.
-enum class TensorPlace { kLayer, kEmbedding, kHead, kEverywhere, kDisk };
+// Where a tensor is needed. kNowhere: the file must have it, but nothing loads it.
+enum class TensorPlace { kLayer, kEmbedding, kHead, kEverywhere, kDisk, kNowhere };
 
 struct ExpectedTensor {
   std::string name;

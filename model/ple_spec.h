@@ -21,6 +21,8 @@ struct PleSpec {
   std::vector<uint64_t> moduli;       // [head_count()]
   int64_t row_count = 0;              // of per_layer_token_embd.weight
 
+  // Rows back that the convolution reaches; its taps lie ngram_size rows apart.
+  int64_t column_count() const { return int64_t{conv_kernel - 1} * ngram_size; }
   bool present() const { return layer >= 0; }
   int head_count() const { return (ngram_size - 1) * heads_per_ngram; }  // P: rows of one token
 };

@@ -140,6 +140,14 @@ GoldenPipeline::GoldenPipeline(const std::string& model_path, const PipelineOpti
   if (!spec.ok()) std::fprintf(stderr, "%s\n", spec.status().ToString().c_str());
   WL_CHECK(spec.ok());
   spec_ = *std::move(spec);
+  if (spec_.ple.present()) {
+    const absl::StatusOr<NgramTable> table = FindNgramTable(*file_, spec_.ple);
+    WL_CHECK(table.ok());
+    absl::StatusOr<std::unique_ptr<NgramReader>> reader =
+        OpenNgramReader(*table, {.io = PleIo::kMmap});
+    WL_CHECK(reader.ok());
+    ngram_reader_ = *std::move(reader);
+  }
   std::vector<int> borders = options.split;
   borders.insert(borders.begin(), 0);
   borders.push_back(spec_.n_layer);
@@ -157,7 +165,8 @@ GoldenPipeline::GoldenPipeline(const std::string& model_path, const PipelineOpti
                           .max_context = 1024,
                           .configured_context = spec_.context_length,
                           .max_rows = options.max_rows,
-                          .max_logit_rows = kLogitRows},
+                          .max_logit_rows = kLogitRows,
+                          .ngram_reader = ngram_reader_.get()},
                          *backends_.back(), nullptr);
     if (!stage.ok()) std::fprintf(stderr, "%s\n", stage.status().ToString().c_str());
     WL_CHECK(stage.ok());

@@ -66,6 +66,7 @@ class GoldenPipeline {
  private:
   std::unique_ptr<GgufFile> file_;
   ModelSpec spec_;
+  std::unique_ptr<NgramReader> ngram_reader_;  // null: the model has no n-gram table
   std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<std::unique_ptr<StageModel>> stages_;
 };

@@ -1,11 +1,15 @@
 #include "worker/stage_model.h"
 
-#include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "model/ngram_rows.h"
+#include "model/state_bytes.h"
+#include "worker/layers/hyper_connection.h"
+#include "worker/layers/hyper_layer.h"
 #include "worker/layers/pre_norm_layer.h"
 #include "worker/layers/workspace.h"
 #include "worker/rope.h"
@@ -32,6 +36,11 @@ absl::Status CheckOptions(const StageModelOptions& options, const ModelSpec& spe
   WL_RETURN_IF_ERROR(CheckAtLeastOne("page_count", options.page_count));
   WL_RETURN_IF_ERROR(CheckAtLeastOne("max_context", options.max_context));
   WL_RETURN_IF_ERROR(CheckAtLeastOne("max_rows", options.max_rows));
+  if (spec.ple.layer >= layers.begin && spec.ple.layer < layers.end &&
+      options.ngram_reader == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no reader for the n-gram table, which layer ", spec.ple.layer, " needs"));
+  }
   return CheckAtLeastOne("max_logit_rows", options.max_logit_rows);
 }
 
@@ -49,19 +58,16 @@ int64_t BytesToLoad(const GgufFile& file, const ModelSpec& spec, LayerRange laye
   return total;
 }
 
-// Bytes of keys and values for one position and head.
-int64_t KvHeadBytes(KvType type, int head_dim) {
+CacheFormat FormatOf(KvType type) {
   switch (type) {
     case KvType::kF32:
-      return int64_t{8} * head_dim;
+      return CacheFormat::kF32;
     case KvType::kF16:
-      return int64_t{4} * head_dim;
-    case KvType::kQ8_0: {
-      const int group = head_dim % 32 == 0 ? 32 : head_dim % 16 == 0 ? 16 : 8;
-      return 2 * (head_dim + int64_t{2} * ((head_dim + group - 1) / group));
-    }
+      return CacheFormat::kF16;
+    case KvType::kQ8_0:
+      return CacheFormat::kQ8_0;
   }
-  return 0;
+  return CacheFormat::kF32;
 }
 
 class LoadedStage final : public StageModel {
@@ -90,7 +96,12 @@ class LoadedStage final : public StageModel {
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
 
  private:
+  bool is_wide() const { return spec_.hyper.stream_count > 1; }
+  bool has_ngram_layer() const {
+    return spec_.ple.layer >= options_.layers.begin && spec_.ple.layer < options_.layers.end;
+  }
   absl::Status LoadEnds(WeightLoader& loader);
+  absl::Status FetchNgrams(const Step& step);
   absl::Status CheckStep(const Step& step, absl::Span<const float> in, absl::Span<float> out) const;
   absl::Status RunLayers(const Tensor& residual, absl::Span<const float> in);
   absl::Status RunHead(absl::Span<const int32_t> rows, absl::Span<float> out);
@@ -105,9 +116,13 @@ class LoadedStage final : public StageModel {
   Workspace workspace_;
   std::vector<std::unique_ptr<Layer>> layers_;
   Matrix embedding_;  // first stage; also the head of a last stage that is the first one and tied
-  std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage
-  Matrix head_;                           // last stage, unless embedding_ serves
-  std::unique_ptr<Buffer> logits_;        // [max_logit_rows, n_vocab], last stage
+  std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage, unless the residual is wide
+  std::optional<HyperConnection> output_streams_;
+  std::vector<NgramContext> contexts_;  // of each slot, on the stage with the n-gram table's layer
+  std::vector<int64_t> ngram_rows_;     // of the step, head_count for each row
+  std::vector<float> ngram_values_;     // [rows, n_embd]
+  Matrix head_;                         // last stage, unless embedding_ serves
+  std::unique_ptr<Buffer> logits_;      // [max_logit_rows, n_vocab], last stage
   int64_t weight_bytes_ = 0;
   int64_t cache_bytes_ = 0;
   int row_count_ = 0;               // of the step that Forward ran last; 0 after a failure
@@ -123,20 +138,23 @@ absl::Status LoadedStage::LoadAll(const GgufFile& file,
   rope_local_ = ComputeRope(spec_.rope_local, {});
   WL_ASSIGN_OR_RETURN(workspace_,
                       Workspace::Create(spec_, options_.layers, options_.max_rows, backend_));
+  const StatePlan state{.kv_type = options_.kv_type,
+                        .page_count = options_.page_count,
+                        .slot_count = options_.slot_count};
   WeightLoader loader(file, backend_, BytesToLoad(file, spec_, options_.layers), progress);
   for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
     WL_ASSIGN_OR_RETURN(std::unique_ptr<Layer> loaded,
-                        PreNormLayer::Load(loader, spec_, layer,
-                                           {.kv_type = options_.kv_type,
-                                            .page_count = options_.page_count,
-                                            .slot_count = options_.slot_count},
-                                           backend_));
+                        is_wide() ? HyperLayer::Load(loader, spec_, layer, state, backend_)
+                                  : PreNormLayer::Load(loader, spec_, layer, state, backend_));
     layers_.push_back(std::move(loaded));
   }
   WL_RETURN_IF_ERROR(LoadEnds(loader));
   weight_bytes_ = loader.loaded_bytes();
   cache_bytes_ = CacheBytes();
   token_ids_.reserve(options_.max_rows);
+  if (has_ngram_layer()) {
+    contexts_.assign(static_cast<size_t>(options_.slot_count), NgramContext(spec_.ple));
+  }
   WL_RETURN_IF_ERROR(backend_.Reserve(options_.max_rows, options_.max_context));
   if (progress) progress(1);
   return absl::OkStatus();
@@ -148,7 +166,12 @@ absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
     WL_ASSIGN_OR_RETURN(embedding_, loader.LoadMatrix("token_embd", shape));
   }
   if (!is_last()) return absl::OkStatus();
-  WL_ASSIGN_OR_RETURN(output_gamma_, loader.LoadVector("output_norm.weight", spec_.n_embd));
+  if (is_wide()) {
+    WL_ASSIGN_OR_RETURN(output_streams_, HyperConnection::Load(loader, spec_, "output_hc_",
+                                                               HyperConnection::Inject::kNone));
+  } else {
+    WL_ASSIGN_OR_RETURN(output_gamma_, loader.LoadVector("output_norm.weight", spec_.n_embd));
+  }
   if (!spec_.tied_embeddings) {
     const Bias bias = spec_.architecture == Architecture::kQwen2 ? Bias::kIfPresent : Bias::kNone;
     WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("output", shape, bias));
@@ -162,12 +185,8 @@ absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
 }
 
 int64_t LoadedStage::CacheBytes() const {
-  int64_t bytes = 0;
-  for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
-    bytes += options_.page_count * kPageTokens * spec_.layers[layer].n_head_kv *
-             KvHeadBytes(options_.kv_type, spec_.head_dim);
-  }
-  return bytes;
+  const StateBytes bytes = StateBytesOf(spec_, options_.layers, FormatOf(options_.kv_type));
+  return bytes.page * options_.page_count + bytes.slot * options_.slot_count;
 }
 
 absl::Status LoadedStage::ResetSlot(int kv_slot) {
@@ -175,6 +194,7 @@ absl::Status LoadedStage::ResetSlot(int kv_slot) {
   for (const std::unique_ptr<Layer>& layer : layers_) {
     WL_RETURN_IF_ERROR(layer->ResetSlot(kv_slot));
   }
+  if (has_ngram_layer()) contexts_[static_cast<size_t>(kv_slot)].Clear();
   return absl::OkStatus();
 }
 
@@ -213,7 +233,8 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
   const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.residual_width);
   WL_RETURN_IF_ERROR(
       backend_.BeginStep({.kind = step.kind, .token_ids = token_ids_, .sequences = sequences_}));
-  const absl::Status ran = RunLayers(residual, in);
+  absl::Status ran = has_ngram_layer() ? FetchNgrams(step) : absl::OkStatus();
+  if (ran.ok()) ran = RunLayers(residual, in);
   const absl::Status ended = backend_.EndStep();
   WL_RETURN_IF_ERROR(ran);
   WL_RETURN_IF_ERROR(ended);
@@ -226,11 +247,31 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
   return absl::OkStatus();
 }
 
+// The rows of all tokens of the step, read in one go.
+absl::Status LoadedStage::FetchNgrams(const Step& step) {
+  const size_t heads = static_cast<size_t>(spec_.ple.head_count());
+  ngram_rows_.resize(token_ids_.size() * heads);
+  ngram_values_.resize(token_ids_.size() * static_cast<size_t>(spec_.n_embd));
+  absl::Span<int64_t> rows = absl::MakeSpan(ngram_rows_);
+  for (const StepEntry& entry : step.entries) {
+    NgramContext& context = contexts_[static_cast<size_t>(entry.kv_slot)];
+    const size_t count = entry.token_ids.size() * heads;
+    NgramRows(spec_.ple, context, entry.token_ids, rows.first(count));
+    context.Append(entry.token_ids);
+    rows.remove_prefix(count);
+  }
+  WL_RETURN_IF_ERROR(options_.ngram_reader->Fetch(ngram_rows_, absl::MakeSpan(ngram_values_)));
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(ngram_values_.data()),
+                                        ngram_values_.size() * sizeof(float));
+  return backend_.Upload(bytes, *workspace_.ngrams, 0);
+}
+
 // Runs between BeginStep and EndStep.
 absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const float> in) {
   if (is_first()) {
     WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(),
                                        .factor = static_cast<float>(spec_.embedding_factor),
+                                       .copies = spec_.hyper.stream_count,
                                        .out = residual}));
   } else {
     const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(in.data()),
@@ -243,11 +284,12 @@ absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const flo
     WL_RETURN_IF_ERROR(layer->Run(context, residual));
   }
   if (!is_last()) return absl::OkStatus();
-  return backend_.NormConvert(
-      {.in = residual,
-       .gamma = output_gamma_.get(),
-       .eps = static_cast<float>(spec_.rms_eps),
-       .out = PackedRows(workspace_.normed.get(), residual.row_count, spec_.n_embd)});
+  const Tensor normed = PackedRows(workspace_.normed.get(), residual.row_count, spec_.n_embd);
+  if (output_streams_.has_value()) return output_streams_->Mix(context, residual, normed);
+  return backend_.NormConvert({.in = residual,
+                               .gamma = output_gamma_.get(),
+                               .eps = static_cast<float>(spec_.rms_eps),
+                               .out = normed});
 }
 
 absl::Status LoadedStage::Logits(absl::Span<const int32_t> rows, absl::Span<float> out) {

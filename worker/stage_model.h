@@ -12,6 +12,7 @@
 #include "model/gguf.h"
 #include "model/layer_range.h"
 #include "model/model_spec.h"
+#include "worker/ple/ngram_reader.h"
 #include "worker/step.h"
 
 namespace warpline {
@@ -25,6 +26,8 @@ struct StageModelOptions {
   int64_t configured_context = 0;
   int max_rows = 512;          // most rows of a step
   int max_logit_rows = 32;     // most rows of one Logits() call
+  // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs it.
+  NgramReader* ngram_reader = nullptr;
 };
 
 // Owned and used by the stage executor's thread alone. An error of Forward or Logits leaves the slots' caches undefined

@@ -53,7 +53,8 @@ CpuBackend::CpuBackend(InstructionSet set, int thread_count)
       pool_(thread_count),
       product_(set, pool_),
       attention_(set, pool_),
-      moe_(set, pool_, product_) {}
+      moe_(set, pool_, product_),
+      selector_(set, pool_) {}
 
 std::string CpuBackend::Describe() const {
   return absl::StrCat("cpu instruction_set=", InstructionSetName(set_),

@@ -13,9 +13,11 @@
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/moe.h"
 #include "kernels/cpu/op_checks.h"
+#include "kernels/cpu/qsa_select.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/step_state.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/wide_jobs.h"
 
 namespace warpline {
 
@@ -47,6 +49,11 @@ class CpuBackend final : public Backend {
   absl::Status Attention(const AttentionArgs& args) override;
   absl::Status DenseFfn(const DenseFfnArgs& args) override;
   absl::Status MoeFfn(const MoeFfnArgs& args) override;
+  absl::Status QsaIndexSelect(const QsaIndexSelectArgs& args) override;
+  absl::Status QsaAttend(const QsaAttendArgs& args) override;
+  absl::Status HyperMix(const HyperMixArgs& args) override;
+  absl::Status HyperCombine(const HyperCombineArgs& args) override;
+  absl::Status Ple(const PleArgs& args) override;
   absl::Status DeltaPrep(const DeltaPrepArgs& args) override;
   absl::Status DeltaRun(const DeltaRunArgs& args) override;
   absl::Status Head(const HeadArgs& args) override;
@@ -66,7 +73,13 @@ class CpuBackend final : public Backend {
     });
   }
   absl::Status CheckInStep() const;
-  absl::Status ApplyGate(const Tensor& gate, const CpuRows& out);
+  absl::StatusOr<AttentionJob> CheckAttention(const AttentionArgs& args) const;
+  absl::StatusOr<HyperJob> CheckHyperMix(const HyperMixArgs& args) const;
+  absl::Status MixRows(const HyperMixArgs& args, const HyperJob& job, int64_t first,
+                       int64_t row_count);
+  absl::StatusOr<PleJob> CheckPle(const PleArgs& args) const;
+  absl::Status InjectRows(const PleArgs& args, const PleJob& job, int64_t first, int64_t row_count);
+  absl::Status ApplyGate(const AttentionArgs& args);
   absl::Status CheckExperts(const MoeFfnArgs& args, MoeJob& job) const;
 
   const InstructionSet set_;
@@ -82,6 +95,9 @@ class CpuBackend final : public Backend {
   MatrixProduct product_;
   PagedAttention attention_;
   MoeLayer moe_;
+  QsaSelector selector_;
+  CpuScratch wide_normed_, wide_gates_, wide_low_,
+      wide_conv_;  // HyperMix and Ple, some rows at a time
 };
 
 }  // namespace warpline

@@ -14,8 +14,8 @@ absl::Status CpuBackend::Embed(const EmbedArgs& args) {
   WL_ASSIGN_OR_RETURN(const MatrixSlice slice,
                       CheckMatrix("embedding table", {args.table}, -1, -1, 1));
   const CpuWeight& table = *slice.weight;
-  WL_ASSIGN_OR_RETURN(const CpuRows out,
-                      CheckTensor("embedding", args.out, step_.row_count(), table.input_width()));
+  WL_ASSIGN_OR_RETURN(const CpuRows out, CheckTensor("embedding", args.out, step_.row_count(),
+                                                     args.copies * table.input_width()));
   for (const int32_t token : step_.token_ids()) {
     if (token < 0 || token >= table.output_width()) {
       return absl::InvalidArgumentError(
@@ -23,10 +23,15 @@ absl::Status CpuBackend::Embed(const EmbedArgs& args) {
     }
   }
   const DequantizeFunction decode = FastDequantizer(table.type(), set_);
+  const int64_t width = table.input_width();
   ForRows(out.row_count, out.width, [&](int64_t row) {
-    decode(table.Column(0, step_.token_ids()[row]), out.width, out.Row(row));
-    if (table.Scale(0) != 1) row_.scale(table.Scale(0), out.width, out.Row(row));
-    if (args.factor != 1) row_.scale(args.factor, out.width, out.Row(row));
+    float* const values = out.Row(row);
+    decode(table.Column(0, step_.token_ids()[row]), width, values);
+    if (table.Scale(0) != 1) row_.scale(table.Scale(0), width, values);
+    if (args.factor != 1) row_.scale(args.factor, width, values);
+    for (int copy = 1; copy < args.copies; ++copy) {
+      std::memcpy(values + copy * width, values, width * sizeof(float));
+    }
   });
   return absl::OkStatus();
 }
@@ -92,7 +97,7 @@ absl::Status CpuBackend::QkvRopeStore(const QkvRopeStoreArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Attention(const AttentionArgs& args) {
+absl::StatusOr<AttentionJob> CpuBackend::CheckAttention(const AttentionArgs& args) const {
   WL_RETURN_IF_ERROR(CheckInStep());
   WL_ASSIGN_OR_RETURN(const CpuKvCache* cache, CheckCache(args.cache, args.n_head, args.n_head_kv,
                                                           args.head_dim, step_.largest_page()));
@@ -101,24 +106,51 @@ absl::Status CpuBackend::Attention(const AttentionArgs& args) {
   WL_ASSIGN_OR_RETURN(const CpuRows out,
                       CheckTensor("attention output", args.out, step_.row_count(), width));
   if (args.window < 0) return absl::InvalidArgumentError(absl::StrCat("window of ", args.window));
-  attention_.Run({.q = q.data,
-                  .q_stride = q.stride,
-                  .out = out.data,
-                  .out_stride = out.stride,
-                  .n_head = args.n_head,
-                  .scale = args.scale,
-                  .window = args.window,
-                  .cache = cache},
-                 step_);
-  return ApplyGate(args.gate, out);
+  return AttentionJob{.q = q.data,
+                      .q_stride = q.stride,
+                      .out = out.data,
+                      .out_stride = out.stride,
+                      .n_head = args.n_head,
+                      .scale = args.scale,
+                      .window = args.window,
+                      .cache = cache};
 }
 
-absl::Status CpuBackend::ApplyGate(const Tensor& gate_tensor, const CpuRows& out) {
-  if (gate_tensor.buffer == nullptr) return absl::OkStatus();
+absl::Status CpuBackend::Attention(const AttentionArgs& args) {
+  WL_ASSIGN_OR_RETURN(const AttentionJob job, CheckAttention(args));
+  attention_.Run(job, step_);
+  return ApplyGate(args);
+}
+
+absl::Status CpuBackend::QsaAttend(const QsaAttendArgs& args) {
+  WL_ASSIGN_OR_RETURN(AttentionJob job, CheckAttention(args.attention));
+  const int64_t stride = 1 + args.most_blocks;
+  if (args.attention.window != 0 || args.ratio < 1 || args.most_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("sparse attention to ", args.most_blocks,
+                                                   " blocks of ", args.ratio, " with window ",
+                                                   args.attention.window));
+  }
+  WL_ASSIGN_OR_RETURN(const float* selection,
+                      CheckVector("selection", args.selection, step_.row_count() * stride));
+  job.position_end = DensePositions(args.ratio, args.most_blocks);
+  attention_.Run(job, step_);
+  attention_.RunSelected(job,
+                         {.ratio = args.ratio,
+                          .blocks = reinterpret_cast<const int32_t*>(selection),
+                          .stride = stride},
+                         step_);
+  return ApplyGate(args.attention);
+}
+
+absl::Status CpuBackend::ApplyGate(const AttentionArgs& args) {
+  if (args.gate.buffer == nullptr) return absl::OkStatus();
+  const int64_t width = int64_t{args.n_head} * args.head_dim;
+  WL_ASSIGN_OR_RETURN(const CpuRows out,
+                      CheckTensor("attention output", args.out, step_.row_count(), width));
   WL_ASSIGN_OR_RETURN(const CpuRows gate,
-                      CheckTensor("attention gate", gate_tensor, out.row_count, out.width));
-  ForRows(out.row_count, out.width, [&](int64_t row) {
-    hybrid_.gate(gate.Row(row), GateKind::kSigmoid, out.width, out.Row(row));
+                      CheckTensor("attention gate", args.gate, step_.row_count(), width));
+  ForRows(out.row_count, width, [&](int64_t row) {
+    hybrid_.gate(gate.Row(row), GateKind::kSigmoid, width, out.Row(row));
   });
   return absl::OkStatus();
 }

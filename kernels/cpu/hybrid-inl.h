@@ -120,6 +120,33 @@ void RunDeltaBlock(const DeltaBlock& block) {
   }
 }
 
+void ScaledSilu(float divisor, int64_t width, float* values) {
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const Vec16 v = Div(LoadUpTo(values + i, width - i), Set(divisor));
+    StoreUpTo(TimesSigmoid(v, v), width - i, values + i);
+  }
+}
+
+void Mix(const float* values, const float* gates, int streams, int64_t width, float* out) {
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const int64_t count = width - i;
+    Vec16 sum = Zero();
+    for (int c = 0; c < streams; ++c) {
+      sum = Add(sum, TimesSigmoid(LoadUpTo(values + c * width + i, count),
+                                  LoadUpTo(gates + c * width + i, count)));
+    }
+    StoreUpTo(Div(sum, Set(static_cast<float>(streams))), count, out + i);
+  }
+}
+
+float Dot(const float* a, const float* b, int64_t width) {
+  Vec16 sum = Zero();
+  for (int64_t i = 0; i < width; i += kLanes) {
+    sum = Fma(LoadUpTo(a + i, width - i), LoadUpTo(b + i, width - i), sum);
+  }
+  return TreeSum(sum);
+}
+
 void Gate(const float* gate, GateKind kind, int64_t width, float* values) {
   for (int64_t i = 0; i < width; i += kLanes) {
     const int64_t count = width - i;
@@ -130,7 +157,13 @@ void Gate(const float* gate, GateKind kind, int64_t width, float* values) {
 }
 
 constexpr HybridKernels MakeHybridKernels() {
-  return {.conv = Conv, .unit_norm = UnitNorm, .delta_block = RunDeltaBlock, .gate = Gate};
+  return {.conv = Conv,
+          .unit_norm = UnitNorm,
+          .delta_block = RunDeltaBlock,
+          .scaled_silu = ScaledSilu,
+          .mix = Mix,
+          .dot = Dot,
+          .gate = Gate};
 }
 
 }  // namespace HWY_NAMESPACE

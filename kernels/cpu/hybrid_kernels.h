@@ -37,6 +37,11 @@ struct HybridKernels {
   // values = factor values / sqrt(sum of squares + eps)
   void (*unit_norm)(float eps, float factor, int64_t width, float* values);
   void (*delta_block)(const DeltaBlock& block);
+  // values = silu(values / divisor)
+  void (*scaled_silu)(float divisor, int64_t width, float* values);
+  // out[i] = mean over streams of values[c, i] sigmoid(gates[c, i]); both [streams, width].
+  void (*mix)(const float* values, const float* gates, int streams, int64_t width, float* out);
+  float (*dot)(const float* a, const float* b, int64_t width);
   // values *= sigmoid(gate), or silu(gate).
   void (*gate)(const float* gate, GateKind kind, int64_t width, float* values);
 };

@@ -29,6 +29,9 @@ absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Load(WeightLoader& loader
         mixer->k_gamma_,
         loader.LoadVector(LayerTensorName(layer, "attn_k_norm.weight"), spec.head_dim));
   }
+  if (shape.compress_ratio > 0) {
+    WL_ASSIGN_OR_RETURN(mixer->indexer_, Indexer::Load(loader, spec, layer, state, backend));
+  }
   WL_ASSIGN_OR_RETURN(mixer->cache_, backend.CreateKvCache({.type = state.kv_type,
                                                             .n_head_kv = mixer->n_head_kv_,
                                                             .head_dim = mixer->head_dim_,
@@ -99,6 +102,10 @@ absl::Status AttentionMixer::Project(Backend& backend, const Tensor& in, const T
       {.matrix = v_.linear(), .in = in, .out = Columns(qkv, q_width + kv_width, kv_width)});
 }
 
+absl::Status AttentionMixer::ResetSlot(int kv_slot) const {
+  return indexer_.has_value() ? indexer_->ResetSlot(kv_slot) : absl::OkStatus();
+}
+
 absl::Status AttentionMixer::Run(const LayerContext& context, const Tensor& in,
                                  const Sink& sink) const {
   Backend& backend = context.backend;
@@ -125,15 +132,24 @@ absl::Status AttentionMixer::Run(const LayerContext& context, const Tensor& in,
     gate = PackedRows(context.workspace.gate.get(), in.row_count, q_width);
     WL_RETURN_IF_ERROR(backend.Linear({.matrix = gate_.linear(), .in = in, .out = gate}));
   }
-  WL_RETURN_IF_ERROR(backend.Attention({.q = q,
-                                        .out = heads,
-                                        .n_head = n_head_,
-                                        .n_head_kv = n_head_kv_,
-                                        .head_dim = head_dim_,
-                                        .scale = scale_,
-                                        .window = window_,
-                                        .cache = cache_.get(),
-                                        .gate = gate}));
+  const AttentionArgs attention{.q = q,
+                                .out = heads,
+                                .n_head = n_head_,
+                                .n_head_kv = n_head_kv_,
+                                .head_dim = head_dim_,
+                                .scale = scale_,
+                                .window = window_,
+                                .cache = cache_.get(),
+                                .gate = gate};
+  if (indexer_.has_value()) {
+    WL_RETURN_IF_ERROR(indexer_->Select(context, in));
+    WL_RETURN_IF_ERROR(backend.QsaAttend({.attention = attention,
+                                          .ratio = indexer_->ratio(),
+                                          .most_blocks = indexer_->most_blocks(),
+                                          .selection = context.workspace.selection.get()}));
+  } else {
+    WL_RETURN_IF_ERROR(backend.Attention(attention));
+  }
   return backend.Linear(
       {.matrix = output_.linear(), .in = heads, .out = sink.out, .accumulate = sink.accumulate});
 }

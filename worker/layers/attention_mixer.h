@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "model/model_spec.h"
+#include "worker/layers/indexer.h"
 #include "worker/layers/layer.h"
 #include "worker/layers/mixers.h"
 #include "worker/stage_weights.h"
@@ -22,7 +24,7 @@ class AttentionMixer final : public Mixer {
 
   // Uses workspace.qkv and workspace.heads.
   absl::Status Run(const LayerContext& context, const Tensor& in, const Sink& sink) const override;
-  absl::Status ResetSlot(int) const override { return absl::OkStatus(); }
+  absl::Status ResetSlot(int kv_slot) const override;
 
  private:
   AttentionMixer() = default;
@@ -46,6 +48,7 @@ class AttentionMixer final : public Mixer {
   Matrix output_;
   std::unique_ptr<Buffer> q_gamma_;  // [head_dim] or null
   std::unique_ptr<Buffer> k_gamma_;
+  std::optional<Indexer> indexer_;  // none: dense attention
   std::unique_ptr<KvCache> cache_;
 };
 

@@ -11,6 +11,7 @@ absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange la
   int64_t heads_width = 0;
   int64_t qkv_width = 0;
   bool has_delta_net = false;
+  int64_t most_blocks = 0;
   for (int layer = layers.begin; layer < layers.end; ++layer) {
     const LayerSpec& shape = spec.layers[layer];
     if (shape.kind == LayerKind::kDeltaNet) {
@@ -18,6 +19,10 @@ absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange la
       heads_width = std::max<int64_t>(heads_width, spec.delta_net.value_width());
       qkv_width = std::max<int64_t>(qkv_width, spec.delta_net.qkv_width());
       continue;
+    }
+    if (shape.compress_ratio > 0) {
+      most_blocks =
+          std::max<int64_t>(most_blocks, spec.indexer.token_budget / shape.compress_ratio);
     }
     const int64_t width = static_cast<int64_t>(shape.n_head) * spec.head_dim;
     heads_width = std::max(heads_width, width);
@@ -29,7 +34,8 @@ absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange la
   Workspace workspace;
   WL_ASSIGN_OR_RETURN(workspace.residual, allocate(spec.residual_width));
   WL_ASSIGN_OR_RETURN(workspace.normed, allocate(spec.n_embd));
-  if (spec.architecture == Architecture::kGemma3) {
+  const bool is_wide = spec.hyper.stream_count > 1;
+  if (spec.architecture == Architecture::kGemma3 || is_wide) {
     WL_ASSIGN_OR_RETURN(workspace.branch, allocate(spec.n_embd));
   }
   WL_ASSIGN_OR_RETURN(workspace.qkv, allocate(qkv_width));
@@ -40,6 +46,17 @@ absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange la
   if (has_delta_net) {
     WL_ASSIGN_OR_RETURN(workspace.conv, allocate(spec.delta_net.qkv_width()));
     WL_ASSIGN_OR_RETURN(workspace.beta, allocate(int64_t{2} * spec.delta_net.n_head_value));
+  }
+  if (is_wide) {
+    WL_ASSIGN_OR_RETURN(workspace.inject, allocate(spec.hyper.stream_count));
+  }
+  if (most_blocks > 0) {
+    WL_ASSIGN_OR_RETURN(workspace.index,
+                        allocate(int64_t{spec.indexer.n_head + 1} * spec.indexer.head_dim));
+    WL_ASSIGN_OR_RETURN(workspace.selection, allocate(1 + most_blocks));
+  }
+  if (spec.ple.layer >= layers.begin && spec.ple.layer < layers.end) {
+    WL_ASSIGN_OR_RETURN(workspace.ngrams, allocate(spec.n_embd));
   }
   return workspace;
 }

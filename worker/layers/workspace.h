@@ -20,10 +20,14 @@ struct Workspace {
                                    // to the residual at once
   // [max_rows, widest]: q, k and v side by side, as attention or a DeltaNet projects them
   std::unique_ptr<Buffer> qkv;
-  std::unique_ptr<Buffer> heads;  // [max_rows, widest]: what all heads of a mixer give
-  std::unique_ptr<Buffer> gate;   // as heads, where mixers have a gate
-  std::unique_ptr<Buffer> conv;   // [max_rows, qkv width of a DeltaNet], after the convolution
-  std::unique_ptr<Buffer> beta;   // [max_rows, 2 n_head_value]: beta and decay of a DeltaNet
+  std::unique_ptr<Buffer> heads;      // [max_rows, widest]: what all heads of a mixer give
+  std::unique_ptr<Buffer> gate;       // as heads, where mixers have a gate
+  std::unique_ptr<Buffer> conv;       // [max_rows, qkv width of a DeltaNet], after the convolution
+  std::unique_ptr<Buffer> beta;       // [max_rows, 2 n_head_value]: beta and decay of a DeltaNet
+  std::unique_ptr<Buffer> index;      // [max_rows, widest]: q and k of an indexer
+  std::unique_ptr<Buffer> selection;  // i32 [max_rows, 1 + most blocks] of an indexer
+  std::unique_ptr<Buffer> inject;     // [max_rows, stream_count] of a wide residual
+  std::unique_ptr<Buffer> ngrams;     // [max_rows, n_embd]: rows of the n-gram table
 
   static absl::StatusOr<Workspace> Create(const ModelSpec& spec, LayerRange layers, int max_rows,
                                           Backend& backend);
