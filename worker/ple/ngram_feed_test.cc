@@ -31,11 +31,6 @@ class CountingReader final : public NgramReader {
 
 class NgramFeedTest : public ::testing::Test {
  protected:
-  NgramFeedTest() {
-    auto reader = std::make_unique<CountingReader>();
-    reader_ = reader.get();
-    feed_ = std::make_unique<NgramFeed>(Spec(), std::move(reader), 3);
-  }
   // Bigrams with one head: row = (id ^ 100 * id before) mod 10000; the start and id 7 read as 7.
   static PleSpec Spec() {
     return {.ngram_size = 2,
@@ -53,15 +48,13 @@ class NgramFeedTest : public ::testing::Test {
   std::vector<float> Fetch(std::vector<StepEntry> entries) {
     const Step step{.entries = std::move(entries)};
     std::vector<float> out(step.RowCount(), -1);
-    EXPECT_EQ(feed_->Fetch(step, absl::MakeSpan(out)).ok(), !reader_->fails);
+    EXPECT_EQ(feed_.Fetch(step, absl::MakeSpan(out)).ok(), !reader_.fails);
     return out;
   }
-  void Prefetch(std::vector<StepEntry> entries) {
-    feed_->Prefetch({.entries = std::move(entries)});
-  }
+  void Prefetch(std::vector<StepEntry> entries) { feed_.Prefetch({.entries = std::move(entries)}); }
 
-  CountingReader* reader_;
-  std::unique_ptr<NgramFeed> feed_;
+  CountingReader reader_;
+  NgramFeed feed_{Spec(), reader_, 3};
 };
 
 TEST_F(NgramFeedTest, EachSlotRemembersItsLastIds) {
@@ -69,39 +62,56 @@ TEST_F(NgramFeedTest, EachSlotRemembersItsLastIds) {
               ElementsAre(Row(1, 7), Row(2, 1), Row(5, 7)));
   EXPECT_THAT(Fetch({Entry(2, 1, {6, 7, 8}), Entry(0, 2, {3})}),
               ElementsAre(Row(6, 5), Row(7, 6), Row(8, 7), Row(3, 2)));
-  feed_->ResetSlot(0);
+  feed_.ResetSlot(0);
   EXPECT_THAT(Fetch({Entry(0, 0, {4}), Entry(2, 4, {9})}), ElementsAre(Row(4, 7), Row(9, 8)));
-  feed_->ResetAll();
+  feed_.ResetAll();
   EXPECT_THAT(Fetch({Entry(2, 0, {9})}), ElementsAre(Row(9, 7)));
 }
 
 TEST_F(NgramFeedTest, PrefetchAsksForTheRowsOfComingStepsOnce) {
   Prefetch({Entry(0, 0, {1, 2})});
   Prefetch({Entry(0, 2, {3}), Entry(1, 0, {5})});
-  Prefetch({Entry(0, 2, {3}), Entry(1, 0, {5})});
-  ASSERT_EQ(reader_->prefetched.size(), 2U);
-  EXPECT_THAT(reader_->prefetched[0], ElementsAreArray({Row(1, 7), Row(2, 1)}));
-  EXPECT_THAT(reader_->prefetched[1], ElementsAreArray({Row(3, 2), Row(5, 7)}));
+  Prefetch({Entry(0, 2, {3})});
+  ASSERT_EQ(reader_.prefetched.size(), 2U);
+  EXPECT_THAT(reader_.prefetched[0], ElementsAreArray({Row(1, 7), Row(2, 1)}));
+  EXPECT_THAT(reader_.prefetched[1], ElementsAreArray({Row(3, 2), Row(5, 7)}));
   // What is told has no influence on what is run.
   EXPECT_THAT(Fetch({Entry(0, 0, {1, 2})}), ElementsAre(Row(1, 7), Row(2, 1)));
   EXPECT_THAT(Fetch({Entry(0, 2, {3}), Entry(1, 0, {5})}), ElementsAre(Row(3, 2), Row(5, 7)));
   Prefetch({Entry(0, 3, {4})});
-  EXPECT_THAT(reader_->prefetched.back(), ElementsAreArray({Row(4, 3)}));
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(4, 3)}));
 }
 
 TEST_F(NgramFeedTest, PrefetchLeavesOutWhatItCannotKnow) {
   Prefetch({Entry(0, 5, {1}), Entry(-1, 0, {1}), Entry(3, 0, {1})});
-  EXPECT_THAT(reader_->prefetched, IsEmpty());
+  EXPECT_THAT(reader_.prefetched, IsEmpty());
   Fetch({Entry(0, 0, {1, 2, 3, 4, 6})});  // Was not told of before.
   Prefetch({Entry(0, 5, {1})});
-  EXPECT_THAT(reader_->prefetched.back(), ElementsAreArray({Row(1, 6)}));
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(1, 6)}));
+}
+
+TEST_F(NgramFeedTest, PrefetchMayBeToldOfASlotsNextSequenceBeforeItsReset) {
+  Fetch({Entry(0, 0, {1, 2, 3})});
+  Prefetch({Entry(0, 3, {4})});
+  Prefetch({Entry(0, 0, {5, 6})});  // Of the next sequence, while the last step still waits.
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(5, 7), Row(6, 5)}));
+  EXPECT_THAT(Fetch({Entry(0, 3, {4})}), ElementsAre(Row(4, 3)));
+  feed_.ResetSlot(0);
+  Prefetch({Entry(0, 2, {8})});
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(8, 6)}));
+  EXPECT_THAT(Fetch({Entry(0, 0, {5, 6})}), ElementsAre(Row(5, 7), Row(6, 5)));
+  EXPECT_THAT(Fetch({Entry(0, 2, {8})}), ElementsAre(Row(8, 6)));
+  feed_.ResetSlot(0);  // And one that was not told of.
+  EXPECT_THAT(Fetch({Entry(0, 0, {9})}), ElementsAre(Row(9, 7)));
+  Prefetch({Entry(0, 1, {1})});
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(1, 9)}));
 }
 
 TEST_F(NgramFeedTest, AFailedFetchChangesNothing) {
   Fetch({Entry(0, 0, {1})});
-  reader_->fails = true;
+  reader_.fails = true;
   Fetch({Entry(0, 1, {2})});
-  reader_->fails = false;
+  reader_.fails = false;
   EXPECT_THAT(Fetch({Entry(0, 1, {3})}), ElementsAre(Row(3, 1)));
 }
 
