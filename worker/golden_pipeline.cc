@@ -155,7 +155,8 @@ GoldenPipeline::GoldenPipeline(const std::string& model_path, const PipelineOpti
     absl::StatusOr<std::unique_ptr<Backend>> backend =
         CreateCpuBackend({.thread_count = options.thread_count});
     WL_CHECK(backend.ok());
-    backends_.push_back(*std::move(backend));
+    backends_.push_back(options.wrap_backend ? options.wrap_backend(*std::move(backend))
+                                             : *std::move(backend));
     absl::StatusOr<std::unique_ptr<StageModel>> stage =
         StageModel::Load(*file_, spec_,
                          {.layers = {.begin = borders[i], .end = borders[i + 1]},
