@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "model/ngram_rows.h"
 #include "model/state_bytes.h"
 #include "worker/layers/hyper_connection.h"
 #include "worker/layers/hyper_layer.h"
 #include "worker/layers/pre_norm_layer.h"
 #include "worker/layers/workspace.h"
+#include "worker/ple/ngram_feed.h"
 #include "worker/rope.h"
 #include "worker/slots.h"
 #include "worker/stage_weights.h"
@@ -91,6 +91,9 @@ class LoadedStage final : public StageModel {
 
   absl::Status ResetSlot(int kv_slot) override;
   absl::Status ResetAllSlots() override;
+  void Prefetch(const Step& step) override {
+    if (ngrams_.has_value()) ngrams_->Prefetch(step);
+  }
   absl::Status Forward(const Step& step, absl::Span<const float> in,
                        absl::Span<float> out) override;
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
@@ -118,11 +121,10 @@ class LoadedStage final : public StageModel {
   Matrix embedding_;  // first stage; also the head of a last stage that is the first one and tied
   std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage, unless the residual is wide
   std::optional<HyperConnection> output_streams_;
-  std::vector<NgramContext> contexts_;  // of each slot, on the stage with the n-gram table's layer
-  std::vector<int64_t> ngram_rows_;     // of the step, head_count for each row
-  std::vector<float> ngram_values_;     // [rows, n_embd]
-  Matrix head_;                         // last stage, unless embedding_ serves
-  std::unique_ptr<Buffer> logits_;      // [max_logit_rows, n_vocab], last stage
+  std::optional<NgramFeed> ngrams_;  // on the stage with the n-gram table's layer
+  std::vector<float> ngram_values_;  // [rows of the step, n_embd]
+  Matrix head_;                      // last stage, unless embedding_ serves
+  std::unique_ptr<Buffer> logits_;   // [max_logit_rows, n_vocab], last stage
   int64_t weight_bytes_ = 0;
   int64_t cache_bytes_ = 0;
   int row_count_ = 0;               // of the step that Forward ran last; 0 after a failure
@@ -153,7 +155,7 @@ absl::Status LoadedStage::LoadAll(const GgufFile& file,
   cache_bytes_ = CacheBytes();
   token_ids_.reserve(options_.max_rows);
   if (has_ngram_layer()) {
-    contexts_.assign(static_cast<size_t>(options_.slot_count), NgramContext(spec_.ple));
+    ngrams_.emplace(spec_.ple, *options_.ngram_reader, options_.slot_count);
   }
   WL_RETURN_IF_ERROR(backend_.Reserve(options_.max_rows, options_.max_context));
   if (progress) progress(1);
@@ -194,7 +196,7 @@ absl::Status LoadedStage::ResetSlot(int kv_slot) {
   for (const std::unique_ptr<Layer>& layer : layers_) {
     WL_RETURN_IF_ERROR(layer->ResetSlot(kv_slot));
   }
-  if (has_ngram_layer()) contexts_[static_cast<size_t>(kv_slot)].Clear();
+  if (ngrams_.has_value()) ngrams_->ResetSlot(kv_slot);
   return absl::OkStatus();
 }
 
@@ -233,7 +235,7 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
   const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.residual_width);
   WL_RETURN_IF_ERROR(
       backend_.BeginStep({.kind = step.kind, .token_ids = token_ids_, .sequences = sequences_}));
-  absl::Status ran = has_ngram_layer() ? FetchNgrams(step) : absl::OkStatus();
+  absl::Status ran = ngrams_.has_value() ? FetchNgrams(step) : absl::OkStatus();
   if (ran.ok()) ran = RunLayers(residual, in);
   const absl::Status ended = backend_.EndStep();
   WL_RETURN_IF_ERROR(ran);
@@ -247,20 +249,9 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
   return absl::OkStatus();
 }
 
-// The rows of all tokens of the step, read in one go.
 absl::Status LoadedStage::FetchNgrams(const Step& step) {
-  const size_t heads = static_cast<size_t>(spec_.ple.head_count());
-  ngram_rows_.resize(token_ids_.size() * heads);
   ngram_values_.resize(token_ids_.size() * static_cast<size_t>(spec_.n_embd));
-  absl::Span<int64_t> rows = absl::MakeSpan(ngram_rows_);
-  for (const StepEntry& entry : step.entries) {
-    NgramContext& context = contexts_[static_cast<size_t>(entry.kv_slot)];
-    const size_t count = entry.token_ids.size() * heads;
-    NgramRows(spec_.ple, context, entry.token_ids, rows.first(count));
-    context.Append(entry.token_ids);
-    rows.remove_prefix(count);
-  }
-  WL_RETURN_IF_ERROR(options_.ngram_reader->Fetch(ngram_rows_, absl::MakeSpan(ngram_values_)));
+  WL_RETURN_IF_ERROR(ngrams_->Fetch(step, absl::MakeSpan(ngram_values_)));
   const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(ngram_values_.data()),
                                         ngram_values_.size() * sizeof(float));
   return backend_.Upload(bytes, *workspace_.ngrams, 0);

@@ -49,6 +49,10 @@ class StageModel {
   // Makes the slot empty: no pages, no state.
   virtual absl::Status ResetSlot(int kv_slot) = 0;
   virtual absl::Status ResetAllSlots() = 0;
+  // Tells of a step that Forward will be called for, so that what it needs from disk is read
+  // meanwhile. Steps may be told of several ahead, in their order; not telling costs nothing but
+  // time. `step` has not been checked.
+  virtual void Prefetch(const Step& /*step*/) {}
   // Runs the step's rows through the layers. `in` [row_count, residual_width] f32, empty on the first stage (which embeds);
   // `out` the same shape, empty on the last stage (which keeps the rows for Logits). Entries append their new pages.
   // InvalidArgument when an entry does not fit: slot, page id, position, token id out of range.
