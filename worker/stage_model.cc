@@ -138,11 +138,12 @@ absl::Status LoadedStage::LoadAll(const GgufFile& file,
                       FrequencyFactors(file, spec_.rope, options_.configured_context));
   rope_ = ComputeRope(spec_.rope, factors);
   rope_local_ = ComputeRope(spec_.rope_local, {});
-  WL_ASSIGN_OR_RETURN(workspace_,
-                      Workspace::Create(spec_, options_.layers, options_.max_rows, backend_));
+  WL_ASSIGN_OR_RETURN(workspace_, Workspace::Create(spec_, options_.layers, options_.max_rows,
+                                                    options_.max_context, backend_));
   const StatePlan state{.kv_type = options_.kv_type,
                         .page_count = options_.page_count,
-                        .slot_count = options_.slot_count};
+                        .slot_count = options_.slot_count,
+                        .max_context = options_.max_context};
   WeightLoader loader(file, backend_, BytesToLoad(file, spec_, options_.layers), progress);
   for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
     WL_ASSIGN_OR_RETURN(std::unique_ptr<Layer> loaded,

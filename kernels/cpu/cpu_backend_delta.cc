@@ -40,9 +40,9 @@ absl::Status CpuBackend::DeltaPrep(const DeltaPrepArgs& args) {
   WL_ASSIGN_OR_RETURN(const CpuRows beta, CheckTensor("delta beta", args.beta, rows, heads));
   WL_ASSIGN_OR_RETURN(const CpuRows alpha, CheckTensor("delta alpha", args.alpha, rows, heads));
   WL_ASSIGN_OR_RETURN(const float* kernel,
-                      CheckVector("delta kernel", args.kernel, args.conv_kernel * width));
-  WL_ASSIGN_OR_RETURN(const float* a, CheckVector("delta a", args.a, heads));
-  WL_ASSIGN_OR_RETURN(const float* dt, CheckVector("delta dt", args.dt, heads));
+                      CheckNeeded("delta kernel", args.kernel, args.conv_kernel * width));
+  WL_ASSIGN_OR_RETURN(const float* a, CheckNeeded("delta a", args.a, heads));
+  WL_ASSIGN_OR_RETURN(const float* dt, CheckNeeded("delta dt", args.dt, heads));
   WL_ASSIGN_OR_RETURN(CpuSlotState * state,
                       CheckState("convolution columns", args.columns,
                                  (args.conv_kernel - 1) * width, step_.largest_slot()));
@@ -82,7 +82,7 @@ absl::Status CpuBackend::DeltaRun(const DeltaRunArgs& args) {
   WL_ASSIGN_OR_RETURN(const CpuRows decay, CheckTensor("delta decay", args.decay, rows, heads));
   WL_ASSIGN_OR_RETURN(const CpuRows z, CheckTensor("delta gate", args.z, rows, width));
   WL_ASSIGN_OR_RETURN(const CpuRows out, CheckTensor("delta output", args.out, rows, width));
-  WL_ASSIGN_OR_RETURN(const float* gamma, CheckVector("delta gamma", args.gamma, dim));
+  WL_ASSIGN_OR_RETURN(const float* gamma, CheckNeeded("delta gamma", args.gamma, dim));
   WL_ASSIGN_OR_RETURN(CpuSlotState * memory, CheckState("delta memory", args.memory,
                                                         heads * dim * dim, step_.largest_slot()));
   const int64_t blocks = (dim + kDeltaColumns - 1) / kDeltaColumns;

@@ -131,7 +131,7 @@ absl::Status CpuBackend::QsaAttend(const QsaAttendArgs& args) {
                                                    args.attention.window));
   }
   WL_ASSIGN_OR_RETURN(const float* selection,
-                      CheckVector("selection", args.selection, step_.row_count() * stride));
+                      CheckNeeded("selection", args.selection, step_.row_count() * stride));
   job.position_end = DensePositions(args.ratio, args.most_blocks);
   attention_.Run(job, step_);
   attention_.RunSelected(job,

@@ -41,7 +41,7 @@ absl::StatusOr<HyperJob> CpuBackend::CheckHyperMix(const HyperMixArgs& args) con
   const int64_t width = job.wide.width;
   WL_ASSIGN_OR_RETURN(job.n_embd, CheckStreams(job.wide, args.stream_count));
   WL_ASSIGN_OR_RETURN(job.out, CheckTensor("mixed rows", args.out, rows, job.n_embd));
-  WL_ASSIGN_OR_RETURN(job.gamma, CheckVector("mix gamma", args.gamma, width));
+  WL_ASSIGN_OR_RETURN(job.gamma, CheckNeeded("mix gamma", args.gamma, width));
   WL_ASSIGN_OR_RETURN(job.down, CheckMatrix("mix down", args.down, width, -1, 1));
   job.low_rank = job.down.weight->output_width();
   WL_ASSIGN_OR_RETURN(job.up, CheckMatrix("mix up", args.up, job.low_rank, width, 1));
@@ -125,11 +125,11 @@ absl::StatusOr<PleJob> CpuBackend::CheckPle(const PleArgs& args) const {
   WL_ASSIGN_OR_RETURN(job.key, CheckMatrix("n-gram key", args.key, job.n_embd, width, 1));
   WL_ASSIGN_OR_RETURN(job.value,
                       CheckMatrix("n-gram value", args.value, job.n_embd, job.n_embd, 1));
-  WL_ASSIGN_OR_RETURN(job.key_gamma, CheckVector("n-gram key gamma", args.key_gamma, width));
-  WL_ASSIGN_OR_RETURN(job.query_gamma, CheckVector("n-gram query gamma", args.query_gamma, width));
-  WL_ASSIGN_OR_RETURN(job.conv_gamma, CheckVector("n-gram conv gamma", args.conv_gamma, width));
+  WL_ASSIGN_OR_RETURN(job.key_gamma, CheckNeeded("n-gram key gamma", args.key_gamma, width));
+  WL_ASSIGN_OR_RETURN(job.query_gamma, CheckNeeded("n-gram query gamma", args.query_gamma, width));
+  WL_ASSIGN_OR_RETURN(job.conv_gamma, CheckNeeded("n-gram conv gamma", args.conv_gamma, width));
   WL_ASSIGN_OR_RETURN(job.kernel,
-                      CheckVector("n-gram kernel", args.kernel, args.conv_kernel * width));
+                      CheckNeeded("n-gram kernel", args.kernel, args.conv_kernel * width));
   WL_ASSIGN_OR_RETURN(job.columns, CheckState("n-gram columns", args.columns,
                                               int64_t{args.conv_kernel - 1} * args.dilation * width,
                                               step_.largest_slot()));
@@ -217,20 +217,17 @@ absl::Status CpuBackend::QsaIndexSelect(const QsaIndexSelectArgs& args) {
   WL_ASSIGN_OR_RETURN(job.q,
                       CheckTensor("indexer q", args.q, rows, int64_t{args.n_head} * args.head_dim));
   WL_ASSIGN_OR_RETURN(job.k, CheckTensor("indexer k", args.k, rows, args.head_dim));
-  WL_ASSIGN_OR_RETURN(job.q_gamma, CheckVector("indexer q gamma", args.q_gamma, args.head_dim));
-  WL_ASSIGN_OR_RETURN(job.k_gamma, CheckVector("indexer k gamma", args.k_gamma, args.head_dim));
+  WL_ASSIGN_OR_RETURN(job.q_gamma, CheckNeeded("indexer q gamma", args.q_gamma, args.head_dim));
+  WL_ASSIGN_OR_RETURN(job.k_gamma, CheckNeeded("indexer k gamma", args.k_gamma, args.head_dim));
   WL_ASSIGN_OR_RETURN(job.raw_keys,
                       CheckState("raw keys", args.raw_keys, int64_t{args.ratio - 1} * args.head_dim,
                                  step_.largest_slot()));
   const int64_t page_values = int64_t{PooledKeysOfPage(args.ratio)} * args.head_dim;
-  WL_RETURN_IF_ERROR(CheckVector("pooled keys", args.pooled_keys,
+  WL_RETURN_IF_ERROR(CheckNeeded("pooled keys", args.pooled_keys,
                                  (int64_t{step_.largest_page()} + 1) * page_values)
                          .status());
   WL_RETURN_IF_ERROR(
-      CheckVector("selection", args.selection, rows * (1 + args.most_blocks)).status());
-  if (args.pooled_keys == nullptr || args.selection == nullptr) {
-    return absl::InvalidArgumentError("no pooled keys or no selection");
-  }
+      CheckNeeded("selection", args.selection, rows * (1 + args.most_blocks)).status());
   job.pooled_keys = static_cast<CpuBuffer*>(args.pooled_keys)->floats();
   job.selection = reinterpret_cast<int32_t*>(static_cast<CpuBuffer*>(args.selection)->data());
   WL_ASSIGN_OR_RETURN(job.rope_table, rope_tables_.Get(args.rope, step_.positions(), pool_));

@@ -48,6 +48,12 @@ absl::StatusOr<const float*> CheckVector(absl::string_view name, const Buffer* b
   return vector.floats();
 }
 
+absl::StatusOr<const float*> CheckNeeded(absl::string_view name, const Buffer* buffer,
+                                         int64_t count) {
+  if (buffer == nullptr) return absl::InvalidArgumentError(absl::StrCat("no ", name));
+  return CheckVector(name, buffer, count);
+}
+
 absl::StatusOr<MatrixSlice> CheckMatrix(absl::string_view name, const LinearWeight& matrix,
                                         int64_t input_width, int64_t output_width,
                                         int64_t expert_count) {

@@ -40,6 +40,10 @@ inline MatrixJob PlainJob(const MatrixSlice& matrix, const CpuRows& in, const Cp
 absl::StatusOr<const float*> CheckVector(absl::string_view name, const Buffer* buffer,
                                          int64_t count);
 
+// The same, but there must be one.
+absl::StatusOr<const float*> CheckNeeded(absl::string_view name, const Buffer* buffer,
+                                         int64_t count);
+
 // A matrix with these widths (-1: any) and number of experts, and its bias.
 absl::StatusOr<MatrixSlice> CheckMatrix(absl::string_view name, const LinearWeight& matrix,
                                         int64_t input_width, int64_t output_width,

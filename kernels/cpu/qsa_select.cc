@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 
 #include "base/status.h"
 #include "kernels/cpu/rope_table.h"
@@ -10,7 +9,8 @@
 namespace warpline {
 namespace {
 
-constexpr int64_t kTaskRows = 16;  // they share each page of pooled keys
+constexpr int64_t kTaskRows = 16;    // they share each page of pooled keys
+constexpr int64_t kScanBlocks = 32;  // skipped together when none of them is good enough
 
 }  // namespace
 
@@ -158,26 +158,37 @@ void QsaSelector::ScoreTask(const QsaJob& job, const StepState& step, const Task
     block = end;
   }
   for (int64_t row = 0; row < task.row_count; ++row) {
-    Choose(job, scores + row * block_count, (first_visible + row) / job.ratio, space.order,
+    Choose(job, scores + row * block_count, (first_visible + row) / job.ratio, space.best,
            job.selection + (first_row + row) * (1 + job.most_blocks));
   }
 }
 
+// One pass: what is not above the lowest of `wanted` blocks found so far cannot be among the best.
 void QsaSelector::Choose(const QsaJob& job, const float* scores, int64_t block_count,
-                         std::vector<float>& order, int32_t* chosen) {
-  const int64_t wanted = job.most_blocks;  // less than block_count
-  order.assign(scores, scores + block_count);
-  std::nth_element(order.begin(), order.begin() + (wanted - 1), order.end(), std::greater<float>());
-  const float cut = order[wanted - 1];
-  int64_t above = 0;
-  for (int64_t i = 0; i < block_count; ++i) above += scores[i] > cut ? 1 : 0;
-  int64_t equal = wanted - above;  // of those at the cut, the first ones
-  *chosen++ = static_cast<int32_t>(wanted);
-  for (int64_t i = 0; i < block_count; ++i) {
-    const bool takes_tie = scores[i] == cut && equal > 0;
-    if (takes_tie) --equal;
-    if (takes_tie || scores[i] > cut) *chosen++ = static_cast<int32_t>(i);
+                         std::vector<Candidate>& best, int32_t* chosen) {
+  const size_t wanted = static_cast<size_t>(job.most_blocks);  // less than block_count
+  const auto better = [](const Candidate& a, const Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.block < b.block;
+  };
+  float floor = -1;  // no score is below 0
+  best.clear();
+  for (int64_t first = 0; first < block_count; first += kScanBlocks) {
+    const int64_t end = std::min(first + kScanBlocks, block_count);
+    int above = 0;
+    for (int64_t i = first; i < end; ++i) above |= scores[i] > floor ? 1 : 0;
+    if (above == 0) continue;
+    for (int64_t i = first; i < end; ++i) {
+      if (scores[i] > floor) best.push_back({scores[i], static_cast<int32_t>(i)});
+    }
+    if (best.size() < 2 * wanted) continue;
+    std::nth_element(best.begin(), best.begin() + (wanted - 1), best.end(), better);
+    best.resize(wanted);
+    floor = best.back().score;
   }
+  std::nth_element(best.begin(), best.begin() + (wanted - 1), best.end(), better);
+  *chosen = static_cast<int32_t>(wanted);
+  for (size_t i = 0; i < wanted; ++i) chosen[1 + i] = best[i].block;
+  std::sort(chosen + 1, chosen + 1 + wanted);
 }
 
 }  // namespace warpline

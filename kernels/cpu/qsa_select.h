@@ -51,9 +51,14 @@ class QsaSelector {
     const StepState::Sequence* sequence;
     int64_t first_row, row_count;
   };
+  struct Candidate {
+    float score;
+    int32_t block;
+  };
   struct Workspace {
     CpuScratch scores, dots;
-    std::vector<float> rope_row, order;
+    std::vector<float> rope_row;
+    std::vector<Candidate> best;
   };
 
   void PoolKeys(const QsaJob& job, const StepState& step);
@@ -62,7 +67,7 @@ class QsaSelector {
   absl::Status SelectRows(const QsaJob& job, const StepState& step);
   void ScoreTask(const QsaJob& job, const StepState& step, const Task& task, Workspace& space);
   static void Choose(const QsaJob& job, const float* scores, int64_t block_count,
-                     std::vector<float>& order, int32_t* chosen);
+                     std::vector<Candidate>& best, int32_t* chosen);
   float* PooledKey(const QsaJob& job, const StepState& step, const StepState::Sequence& sequence,
                    int64_t block) const;
 

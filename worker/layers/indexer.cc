@@ -1,5 +1,6 @@
 #include "worker/layers/indexer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,13 +8,18 @@
 
 namespace warpline {
 
+int64_t MostBlocks(const ModelSpec& spec, int layer, int64_t max_context) {
+  const int64_t ratio = spec.layers[layer].compress_ratio;
+  return std::min(spec.indexer.token_budget / ratio, max_context / ratio + 1);
+}
+
 absl::StatusOr<Indexer> Indexer::Load(WeightLoader& loader, const ModelSpec& spec, int layer,
                                       const StatePlan& state, Backend& backend) {
   Indexer indexer;
   indexer.n_head_ = spec.indexer.n_head;
   indexer.head_dim_ = spec.indexer.head_dim;
   indexer.ratio_ = spec.layers[layer].compress_ratio;
-  indexer.most_blocks_ = spec.indexer.token_budget / indexer.ratio_;
+  indexer.most_blocks_ = MostBlocks(spec, layer, state.max_context);
   indexer.eps_ = static_cast<float>(spec.rms_eps);
   const auto name = [layer](const char* suffix) {
     return LayerTensorName(layer, absl::StrCat("indexer.", suffix));

@@ -16,6 +16,7 @@ struct StatePlan {
   KvType kv_type = KvType::kF16;
   int64_t page_count = 0;
   int slot_count = 0;
+  int64_t max_context = 0;  // positions of one sequence
 };
 
 absl::StatusOr<std::unique_ptr<Mixer>> LoadMixer(WeightLoader& loader, const ModelSpec& spec,

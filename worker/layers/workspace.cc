@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "worker/layers/indexer.h"
 
 namespace warpline {
 
 absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange layers, int max_rows,
-                                            Backend& backend) {
+                                            int64_t max_context, Backend& backend) {
   int64_t heads_width = 0;
   int64_t qkv_width = 0;
   bool has_delta_net = false;
@@ -21,8 +22,7 @@ absl::StatusOr<Workspace> Workspace::Create(const ModelSpec& spec, LayerRange la
       continue;
     }
     if (shape.compress_ratio > 0) {
-      most_blocks =
-          std::max<int64_t>(most_blocks, spec.indexer.token_budget / shape.compress_ratio);
+      most_blocks = std::max(most_blocks, MostBlocks(spec, layer, max_context));
     }
     const int64_t width = static_cast<int64_t>(shape.n_head) * spec.head_dim;
     heads_width = std::max(heads_width, width);

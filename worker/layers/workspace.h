@@ -30,7 +30,7 @@ struct Workspace {
   std::unique_ptr<Buffer> ngrams;     // [max_rows, n_embd]: rows of the n-gram table
 
   static absl::StatusOr<Workspace> Create(const ModelSpec& spec, LayerRange layers, int max_rows,
-                                          Backend& backend);
+                                          int64_t max_context, Backend& backend);
 };
 
 // `row_count` rows packed from the start of `buffer`.
