@@ -2,6 +2,7 @@
 
 #include "model/gguf_test_file.h"
 #include "worker/ple/ngram_reader.h"
+#include "worker/ple/ngram_source.h"
 
 namespace warpline {
 namespace {
@@ -44,6 +45,29 @@ TEST(NgramTableTest, LiesInItsShard) {
       EXPECT_EQ(out[32 + i], 4);
     }
   }
+}
+
+TEST(NgramSourceTest, OpensAReaderForTheStageWithTheLayerAndKeepsIt) {
+  TestGguf parts;
+  parts.keys = {{"general.architecture", GgufString("test")}};
+  parts.AddTensor("per_layer_token_embd.weight", {32, 4});
+  const TestFolder folder;
+  const absl::StatusOr<std::unique_ptr<GgufFile>> file =
+      GgufFile::Open(folder.Write("m.gguf", parts.Build()));
+  ASSERT_TRUE(file.ok()) << file.status();
+  NgramSource source(**file, {.layer = 3, .row_width = 32, .row_count = 4}, {});
+  EXPECT_EQ(*source.ReaderFor({.begin = 0, .end = 3}), nullptr);
+  NgramReader* const reader = *source.ReaderFor({.begin = 3, .end = 5});
+  ASSERT_NE(reader, nullptr);
+  EXPECT_EQ(source.reader(), reader);
+  std::vector<float> out(32);
+  ASSERT_TRUE(reader->Fetch({2}, absl::MakeSpan(out)).ok());
+  EXPECT_EQ(*source.ReaderFor({.begin = 0, .end = 4}), reader);
+  EXPECT_EQ(reader->counters().rows_requested, 1U);  // The same, with what it has learned.
+  EXPECT_EQ(*source.ReaderFor({.begin = 4, .end = 9}), nullptr);
+  EXPECT_EQ(source.reader(), nullptr);
+  NgramSource none(**file, PleSpec{}, {});
+  EXPECT_EQ(*none.ReaderFor({.begin = 0, .end = 9}), nullptr);
 }
 
 TEST(NgramTableTest, IsRefusedWhereThereIsNone) {
