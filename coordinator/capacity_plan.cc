@@ -11,17 +11,14 @@
 namespace warpline {
 namespace {
 
-constexpr int64_t kQ8BlockValues = 32;
-constexpr int64_t kQ8BlockBytes = 34;
-
-int64_t HeadBytes(int64_t head_dim, v1::KvCacheType kv_type) {
+CacheFormat FormatOf(v1::KvCacheType kv_type) {
   switch (kv_type) {
     case v1::KV_CACHE_TYPE_F32:
-      return head_dim * 4;
+      return CacheFormat::kF32;
     case v1::KV_CACHE_TYPE_Q8_0:
-      return (head_dim + kQ8BlockValues - 1) / kQ8BlockValues * kQ8BlockBytes;
+      return CacheFormat::kQ8_0;
     default:
-      return head_dim * 2;
+      return CacheFormat::kF16;
   }
 }
 
@@ -35,13 +32,8 @@ std::optional<int64_t> NumberInFile(const std::string& path) {
 
 }  // namespace
 
-int64_t PageBytes(const ModelSpec& spec, const LayerRange& layers, v1::KvCacheType kv_type) {
-  int64_t bytes = 0;
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    const int64_t keys_and_values = 2 * int64_t{spec.layers[layer].n_head_kv};
-    bytes += kPageTokens * keys_and_values * HeadBytes(spec.head_dim, kv_type);
-  }
-  return bytes;
+StateBytes BytesOfState(const ModelSpec& spec, const LayerRange& layers, v1::KvCacheType kv_type) {
+  return StateBytesOf(spec, layers, FormatOf(kv_type));
 }
 
 absl::StatusOr<CapacityPlan> PlanCapacity(const CapacityArgs& args) {
@@ -49,12 +41,19 @@ absl::StatusOr<CapacityPlan> PlanCapacity(const CapacityArgs& args) {
                     .configured_context = args.context,
                     .slot_count = args.slot_count,
                     .page_count = PagesFor(args.context) * args.slot_count};
-  if (!args.cache_bytes_limit.has_value() || args.page_bytes == 0) return plan;
-  const int64_t pages_that_fit = std::max<int64_t>(0, *args.cache_bytes_limit / args.page_bytes);
+  if (!args.cache_bytes_limit.has_value()) return plan;
+  const int64_t left = *args.cache_bytes_limit - args.slot_bytes * args.slot_count;
+  if (left < 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no memory for ", args.slot_count, " sequences at once (--parallel): each takes ",
+        args.slot_bytes, " bytes beside its tokens, ", *args.cache_bytes_limit, " are left"));
+  }
+  if (args.page_bytes == 0) return plan;
+  const int64_t pages_that_fit = left / args.page_bytes;
   if (pages_that_fit == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no memory for a cache: one page of ", kPageTokens, " tokens takes ",
-                     args.page_bytes, " bytes, ", *args.cache_bytes_limit, " are left"));
+                     args.page_bytes, " bytes, ", left, " are left"));
   }
   plan.page_count = std::min(plan.page_count, pages_that_fit);
   plan.context = std::min(plan.context, plan.page_count * kPageTokens);

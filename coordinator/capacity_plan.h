@@ -8,17 +8,19 @@
 #include "absl/status/statusor.h"
 #include "coordinator/split_plan.h"
 #include "model/model_spec.h"
+#include "model/state_bytes.h"
 #include "proto/stage.pb.h"
 
 namespace warpline {
 
-// Bytes of one KV page (keys and values of 64 tokens) over the layers of a stage.
-int64_t PageBytes(const ModelSpec& spec, const LayerRange& layers, v1::KvCacheType kv_type);
+// What a page of 64 tokens and what a running sequence take over the layers of a stage.
+StateBytes BytesOfState(const ModelSpec& spec, const LayerRange& layers, v1::KvCacheType kv_type);
 
 struct CapacityArgs {
   int64_t context = 0;                       // tokens of the longest sequence, as configured
   int slot_count = 1;                        // most running sequences
   int64_t page_bytes = 0;                    // of one page over all stages of this machine
+  int64_t slot_bytes = 0;                    // of one running sequence beside its pages
   std::optional<int64_t> cache_bytes_limit;  // memory for caches of this machine; none: not known
 };
 
@@ -30,7 +32,7 @@ struct CapacityPlan {
 };
 
 // slot_count times the context, or what the limit allows. FailedPrecondition, with both numbers,
-// when not one page fits.
+// when not one page fits beside the slots.
 absl::StatusOr<CapacityPlan> PlanCapacity(const CapacityArgs& args);
 
 // Memory of this machine, or of our control group where that is less, that can be had without

@@ -13,10 +13,25 @@ TEST(CapacityPlanTest, PageBytesOverTheLayersOfAStage) {
   spec.head_dim = 64;
   spec.layers = {{.n_head_kv = 3}, {.n_head_kv = 3}, {.n_head_kv = 5}};
   // 64 tokens, keys and values, heads of 64 values.
-  EXPECT_EQ(PageBytes(spec, {0, 2}, v1::KV_CACHE_TYPE_F32), 64 * 2 * (3 + 3) * 64 * 4);
-  EXPECT_EQ(PageBytes(spec, {0, 2}, v1::KV_CACHE_TYPE_F16), 64 * 2 * (3 + 3) * 64 * 2);
-  EXPECT_EQ(PageBytes(spec, {2, 3}, v1::KV_CACHE_TYPE_Q8_0), 64 * 2 * 5 * 2 * 34);
-  EXPECT_EQ(PageBytes(spec, {1, 1}, v1::KV_CACHE_TYPE_F16), 0);
+  EXPECT_EQ(BytesOfState(spec, {0, 2}, v1::KV_CACHE_TYPE_F32).page, 64 * 2 * (3 + 3) * 64 * 4);
+  EXPECT_EQ(BytesOfState(spec, {0, 2}, v1::KV_CACHE_TYPE_F16).page, 64 * 2 * (3 + 3) * 64 * 2);
+  EXPECT_EQ(BytesOfState(spec, {2, 3}, v1::KV_CACHE_TYPE_Q8_0).page, 64 * 2 * 5 * 2 * 34);
+  EXPECT_EQ(BytesOfState(spec, {1, 1}, v1::KV_CACHE_TYPE_F16).page, 0);
+}
+
+TEST(CapacityPlanTest, SlotsTakeTheirStateFromThePages) {
+  CapacityArgs args{.context = 640,
+                    .slot_count = 4,
+                    .page_bytes = 10,
+                    .slot_bytes = 30,
+                    .cache_bytes_limit = 259};
+  const auto plan = PlanCapacity(args);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->page_count, (259 - 4 * 30) / 10);
+  args.slot_bytes = 65;
+  const auto refused = PlanCapacity(args);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("4 sequences"));
 }
 
 TEST(CapacityPlanTest, SlotsTimesContextWithoutALimit) {

@@ -36,7 +36,9 @@ CapacityArgs ArgsOf(const CoordinatorConfig& config, const Deployment& deploymen
   for (size_t stage = 0; stage < deployment.split.stages.size(); ++stage) {
     if (!IsLocalStage(config, stage)) continue;
     const StagePlan& plan = deployment.split.stages[stage];
-    args.page_bytes += PageBytes(deployment.spec, plan.layers, config.kv_type);
+    const StateBytes state = BytesOfState(deployment.spec, plan.layers, config.kv_type);
+    args.page_bytes += state.page;
+    args.slot_bytes += state.slot;
     weight_bytes += plan.weight_bytes;
   }
   if (const std::optional<int64_t> available = AvailableMemoryBytes(); available.has_value()) {
@@ -64,6 +66,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
   deployment->spec = std::move(*spec);
   for (const std::string& warning : deployment->spec.warnings) LogWarning(warning);
   const ModelBytes bytes = BytesOf(deployment->spec, *deployment->file);
+  deployment->ple_table_bytes = bytes.ple_table;
   absl::StatusOr<SplitPlan> split =
       config.layer_split.empty() ? BalancedSplit(bytes, config.stage_count())
                                  : ExplicitSplit(bytes, config.stage_count(), config.layer_split);
@@ -77,7 +80,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
                " tokens: no longer sequence fits into memory");
   }
   const int64_t most_rows =
-      std::max<int64_t>(1, kMaxStepBytes / (int64_t{deployment->spec.n_embd} * 4));
+      std::max<int64_t>(1, kMaxStepBytes / (int64_t{deployment->spec.residual_width} * 4));
   deployment->max_chunk_rows = static_cast<int>(
       std::min<int64_t>({config.chunk, most_rows, std::max<int64_t>(1, capacity->context)}));
   deployment->max_step_rows = static_cast<int>(
@@ -91,8 +94,8 @@ std::string PlanText(const CoordinatorConfig& config, const Deployment& deployme
       absl::StrFormat("%-6s %-12s %16s %16s\n", "stage", "layers", "weight bytes", "cache bytes");
   for (size_t index = 0; index < deployment.split.stages.size(); ++index) {
     const StagePlan& stage = deployment.split.stages[index];
-    const int64_t cache =
-        PageBytes(deployment.spec, stage.layers, config.kv_type) * capacity.page_count;
+    const StateBytes state = BytesOfState(deployment.spec, stage.layers, config.kv_type);
+    const int64_t cache = state.page * capacity.page_count + state.slot * capacity.slot_count;
     absl::StrAppendFormat(&text, "%-6d %-12s %16d %16d\n", index,
                           absl::StrCat("[", stage.layers.begin, ", ", stage.layers.end, ")"),
                           stage.weight_bytes, cache);
@@ -100,6 +103,11 @@ std::string PlanText(const CoordinatorConfig& config, const Deployment& deployme
   absl::StrAppendFormat(&text, "%-6s %-12s %16d\n", "all",
                         absl::StrCat("[0, ", deployment.spec.n_layer, ")"),
                         TotalWeights(deployment.split));
+  if (deployment.spec.ple.present()) {
+    absl::StrAppend(&text, "\nn-gram table of ", deployment.ple_table_bytes,
+                    " bytes, read from disk by the stage of layer ", deployment.spec.ple.layer,
+                    "\n");
+  }
   absl::StrAppend(&text, "\nlongest sequence ", capacity.context, " tokens");
   if (capacity.context < capacity.configured_context) {
     absl::StrAppend(&text, " (lowered from ", capacity.configured_context, " to fit)");

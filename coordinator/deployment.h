@@ -18,6 +18,7 @@ namespace warpline {
 struct Deployment {
   std::unique_ptr<GgufFile> file;
   ModelSpec spec;
+  int64_t ple_table_bytes = 0;  // of the n-gram table, on disk
   SplitPlan split;
   CapacityPlan capacity;
   int max_chunk_rows = 0;  // of a prompt chunk

@@ -68,7 +68,7 @@ EngineOptions EngineOptionsOf(const CoordinatorConfig& config, const Deployment&
                       .capacity = deployment.capacity,
                       .fingerprint = model.info.fingerprint(),
                       .layer_count = deployment.spec.n_layer,
-                      .width = deployment.spec.n_embd,
+                      .width = deployment.spec.residual_width,
                       .max_step_rows = deployment.max_step_rows,
                       .edge = config.edge,
                       .kv_type = config.kv_type,

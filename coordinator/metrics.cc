@@ -95,6 +95,23 @@ struct Metrics::Impl {
   prometheus::Family<Counter>& stage_refused =
       AddFamily(registry, "warpline_stage_refused_messages_total",
                 "Malformed edge messages that a stage refused");
+  prometheus::Family<Counter>& ple_requested = AddFamily(
+      registry, "warpline_ple_rows_requested_total", "Rows of the n-gram table that steps needed");
+  prometheus::Family<Counter>& ple_hits =
+      AddFamily(registry, "warpline_ple_cache_hits_total", "Rows that were in memory already");
+  prometheus::Family<Counter>& ple_read = AddFamily(registry, "warpline_ple_rows_read_total",
+                                                    "Rows read from the table, also ahead of need");
+  prometheus::Family<Counter>& ple_changes =
+      AddFamily(registry, "warpline_ple_mode_changes_total",
+                "Times that another way to read the table was found faster");
+  prometheus::Family<Counter>& ple_errors =
+      AddFamily(registry, "warpline_ple_errors_total", "Batches of rows that could not be read");
+  prometheus::Family<Counter>& ple_slow =
+      AddFamily(registry, "warpline_ple_slow_batches_total", "Reads of the table that were slow");
+  prometheus::Family<Gauge>& ple_mode = prometheus::BuildGauge()
+                                            .Name("warpline_ple_mode")
+                                            .Help("1 for the way in which the table is read now")
+                                            .Register(registry);
   prometheus::Family<Gauge>& stage_open = prometheus::BuildGauge()
                                               .Name("warpline_stage_open_sequences")
                                               .Help("Sequences open on a stage")
@@ -166,6 +183,19 @@ void Metrics::AddStageCounters(int stage, const v1::StageCounters& counters,
       whole(last.non_finite_entries()));
   add(impl_->stage_refused, whole(counters.refused_messages()), whole(last.refused_messages()));
   impl_->stage_open.Add({{"stage", label}}).Set(whole(counters.open_sequences()));
+  if (counters.has_ple()) {
+    const v1::PleCounters& ple = counters.ple();
+    add(impl_->ple_requested, whole(ple.rows_requested()), whole(last.ple().rows_requested()));
+    add(impl_->ple_hits, whole(ple.cache_hits()), whole(last.ple().cache_hits()));
+    add(impl_->ple_read, whole(ple.rows_read()), whole(last.ple().rows_read()));
+    add(impl_->ple_changes, whole(ple.mode_changes()), whole(last.ple().mode_changes()));
+    add(impl_->ple_errors, whole(ple.errors()), whole(last.ple().errors()));
+    add(impl_->ple_slow, whole(ple.slow_batches()), whole(last.ple().slow_batches()));
+    if (last.has_ple() && last.ple().mode() != ple.mode()) {
+      impl_->ple_mode.Add({{"stage", label}, {"mode", last.ple().mode()}}).Set(0);
+    }
+    impl_->ple_mode.Add({{"stage", label}, {"mode", ple.mode()}}).Set(1);
+  }
   totals.last = counters;
 }
 

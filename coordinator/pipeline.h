@@ -25,7 +25,7 @@ struct PipelineOptions {
   CapacityPlan capacity;
   std::string fingerprint;
   int layer_count = 0;
-  int width = 0;          // n_embd
+  int width = 0;          // residual_width
   int max_step_rows = 0;  // of a prompt chunk or a decode micro-batch
   v1::EdgeKind edge = v1::EDGE_KIND_AUTO;
   v1::KvCacheType kv_type = v1::KV_CACHE_TYPE_F16;

@@ -3,7 +3,7 @@
 PACKAGES=(
   build-essential ca-certificates ccache cmake curl git ninja-build pkg-config protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libboost-json1.81-dev libboost-url1.81-dev libboost1.81-dev libcli11-dev libgmock-dev libgrpc++-dev
-  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev libutf8proc-dev libxxhash-dev prometheus-cpp-dev
+  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev liburing-dev libutf8proc-dev libxxhash-dev prometheus-cpp-dev
   python3 python3-pip python3-venv
 )
 TEST_PACKAGES=(clang-format clang-tidy systemd)

@@ -78,6 +78,20 @@ struct KvCacheArgs {
   int64_t page_count = 0;
 };
 
+// f32 values that a layer keeps for each slot's sequence beside keys and values: convolution
+// columns, DeltaNet memory. All zero at first.
+class SlotState {
+ public:
+  virtual ~SlotState() = default;
+  // Zeroes one slot. InvalidArgument when there is no such slot.
+  virtual absl::Status Reset(int kv_slot) = 0;
+};
+
+struct SlotStateArgs {
+  int slot_count = 0;
+  int64_t value_count = 0;  // of one slot
+};
+
 enum class StepKind { kPrompt, kDecode };
 
 // Consecutive rows of one sequence in a step. Row r stands at position first_position + r.
@@ -100,14 +114,16 @@ struct StepArgs {
 struct EmbedArgs {
   const Weight* table = nullptr;  // [n_vocab rows, n_embd]; its scale applies
   float factor = 1;               // gemma: sqrt(n_embd)
-  Tensor out;
+  int copies = 1;                 // side by side: the streams of a wide residual
+  Tensor out;                     // [rows, copies * n_embd]
 };
 
 struct NormConvertArgs {
-  Tensor in;
+  Tensor in;                      // undefined afterwards when `accumulate`
   const Buffer* gamma = nullptr;  // f32 [width]
   float eps = 0;
-  Tensor out;  // may be `in`
+  Tensor out;               // may be `in`, unless `accumulate`
+  bool accumulate = false;  // out += instead of out =
 };
 
 struct LinearArgs {
@@ -153,6 +169,8 @@ struct AttentionArgs {
   float scale = 0;
   int64_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
   const KvCache* cache = nullptr;
+  // Unless its buffer is null: [rows, n_head * head_dim], out is multiplied by its sigmoid.
+  Tensor gate;
 };
 
 enum class Activation { kSilu, kGeluTanh };
@@ -189,6 +207,124 @@ struct MoeFfnArgs {
   bool accumulate = false;
 };
 
+// Which blocks of `ratio` consecutive tokens a row attends to. For each token: q heads are normed
+// and rotated; k is kept, and when a block is complete, the mean of its keys is normed, rotated at
+// its first position and stored. A row at position p has floor((p + 1) / ratio) complete blocks. If
+// these are at most `most_blocks`, it sees everything up to itself; otherwise the `most_blocks`
+// with the largest sum over heads of relu(q . key) (ties: the lower index; NaN counts as 0), and
+// the tokens behind the last complete block.
+struct QsaIndexSelectArgs {
+  Tensor q;  // [rows, n_head * head_dim], projected, changed
+  Tensor k;  // [rows, head_dim], projected
+  int n_head = 0;
+  int head_dim = 0;
+  int ratio = 0;
+  int64_t most_blocks = 0;
+  const Buffer* q_gamma = nullptr;  // f32 [head_dim]
+  const Buffer* k_gamma = nullptr;
+  float eps = 0;
+  RopeArgs rope;
+  SlotState* raw_keys = nullptr;  // [ratio - 1, head_dim] of the block that is not complete
+  // f32 [page_count, PooledKeysOfPage(ratio), head_dim]: a block's key lies in the page of its last
+  // token.
+  Buffer* pooled_keys = nullptr;
+  // i32 [rows, 1 + most_blocks]: -1, or most_blocks and then as many ascending block indices.
+  Buffer* selection = nullptr;
+};
+
+constexpr int PooledKeysOfPage(int ratio) { return (kPageTokens + ratio - 1) / ratio; }
+
+// Attention over what QsaIndexSelect chose for the same rows.
+struct QsaAttendArgs {
+  AttentionArgs attention;  // without window
+  int ratio = 0;
+  int64_t most_blocks = 0;
+  const Buffer* selection = nullptr;
+};
+
+// A wide residual is `stream_count` streams of n_embd values side by side. xn = each stream
+// rms-normed on its own, times gamma; g = sigmoid(up silu((down xn) / stream_count)); out = the
+// streams' mean of xn . g; inject_out = inject xn.
+struct HyperMixArgs {
+  Tensor wide;  // [rows, stream_count * n_embd]
+  int stream_count = 0;
+  const Buffer* gamma = nullptr;  // f32 [stream_count * n_embd]
+  LinearWeight down;
+  LinearWeight up;
+  LinearWeight inject;  // without weight: no inject_out
+  float eps = 0;
+  Tensor out;         // [rows, n_embd]
+  Tensor inject_out;  // [rows, stream_count]
+};
+
+// stream c of wide += 2 sigmoid(inject_c / stream_count) y
+struct HyperCombineArgs {
+  Tensor wide;    // [rows, stream_count * n_embd]
+  Tensor y;       // [rows, n_embd]
+  Tensor inject;  // [rows, stream_count]
+  int stream_count = 0;
+};
+
+// Adds what the n-gram table says to a wide residual: kn and qn = key ngrams and the residual,
+// normed stream by stream; s = kn . qn / sqrt(n_embd) for each stream; gated = sigmoid(sgn(s)
+// sqrt(max(|s|, 1e-6))) (value ngrams); wide += gated + silu(causal convolution of the normed gated
+// values, with `dilation` rows between its taps).
+struct PleArgs {
+  Tensor ngrams;  // [rows, n_embd]: the table's rows of each token side by side
+  Tensor wide;    // [rows, stream_count * n_embd]
+  int stream_count = 0;
+  LinearWeight key;
+  LinearWeight value;
+  const Buffer* key_gamma = nullptr;  // f32 [stream_count * n_embd], as the next two
+  const Buffer* query_gamma = nullptr;
+  const Buffer* conv_gamma = nullptr;
+  int conv_kernel = 0;
+  int dilation = 0;
+  const Buffer* kernel = nullptr;  // f32 [conv_kernel, stream_count * n_embd], oldest first
+  float eps = 0;
+  SlotState* columns = nullptr;  // [(conv_kernel - 1) * dilation, stream_count * n_embd]
+};
+
+// What stands before a Gated DeltaNet's recurrence: a causal convolution with SiLU over the columns
+// that the slot kept and the step's rows; unit length for each head of q and k (x / sqrt(sum x^2 +
+// eps)), q also divided by sqrt(head_dim); beta = sigmoid(beta); alpha = exp(a softplus(alpha +
+// dt)), the decay. The slots keep the last columns.
+struct DeltaPrepArgs {
+  Tensor qkv;    // [rows, (2 n_head_key + n_head_value) head_dim]: heads of q, of k, of v
+  Tensor out;    // the same shape, elsewhere
+  Tensor beta;   // [rows, n_head_value], in place
+  Tensor alpha;  // [rows, n_head_value], in place
+  int n_head_key = 0;
+  int n_head_value = 0;
+  int head_dim = 0;
+  int conv_kernel = 0;
+  const Buffer* kernel = nullptr;  // f32 [conv_kernel, width of qkv], the oldest column's first
+  const Buffer* a = nullptr;       // f32 [n_head_value]
+  const Buffer* dt = nullptr;      // f32 [n_head_value]
+  float eps = 0;
+  SlotState* columns = nullptr;  // [conv_kernel - 1, width of qkv], oldest first
+};
+
+// The recurrence, token by token: for each value head, with memory M [head_dim, head_dim] (key,
+// value dim), M = decay M, d = beta (v - M^T k), M += k d^T, o = M^T q; then o = rms_norm(o) gamma
+// times sigmoid(z) or silu(z).
+struct DeltaRunArgs {
+  Tensor qkv;    // as DeltaPrep left it
+  Tensor beta;   // [rows, n_head_value]
+  Tensor decay;  // [rows, n_head_value]
+  Tensor z;      // [rows, n_head_value head_dim]
+  Tensor out;    // [rows, n_head_value head_dim]
+  int n_head_key = 0;
+  int n_head_value = 0;
+  int head_dim = 0;
+  bool grouped_heads = false;  // head h reads key head h / (n_head_value / n_head_key), otherwise
+                               // h mod n_head_key
+  bool sigmoid_gate = false;
+  const Buffer* gamma = nullptr;  // f32 [head_dim]
+  float eps = 0;
+  SlotState* memory = nullptr;  // [n_head_value, head_dim, head_dim]
+};
+
 // Logits of chosen rows of the step. Rows are given as indices into `in`.
 struct HeadArgs {
   LinearWeight matrix;
@@ -215,6 +351,7 @@ class Backend {
                                 absl::Span<uint8_t> bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) = 0;
+  virtual absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) = 0;
   // Scratch for steps of up to this many rows, widths and contexts; call once, before the first
   // step.
   virtual absl::Status Reserve(int64_t max_rows, int64_t max_context) = 0;
@@ -230,6 +367,13 @@ class Backend {
   virtual absl::Status Attention(const AttentionArgs& args) = 0;
   virtual absl::Status DenseFfn(const DenseFfnArgs& args) = 0;
   virtual absl::Status MoeFfn(const MoeFfnArgs& args) = 0;
+  virtual absl::Status QsaIndexSelect(const QsaIndexSelectArgs& args) = 0;
+  virtual absl::Status QsaAttend(const QsaAttendArgs& args) = 0;
+  virtual absl::Status HyperMix(const HyperMixArgs& args) = 0;
+  virtual absl::Status HyperCombine(const HyperCombineArgs& args) = 0;
+  virtual absl::Status Ple(const PleArgs& args) = 0;
+  virtual absl::Status DeltaPrep(const DeltaPrepArgs& args) = 0;
+  virtual absl::Status DeltaRun(const DeltaRunArgs& args) = 0;
   virtual absl::Status Head(const HeadArgs& args) = 0;
 };
 

@@ -80,6 +80,7 @@ std::string Describe(const GgufValue& value) {
 
 struct GgufFile::Impl {
   struct Shard {
+    std::string path;
     std::unique_ptr<MappedFile> file;
     uint64_t header_bytes = 0;
   };
@@ -158,7 +159,8 @@ absl::Status GgufFile::Impl::AddShard(const std::string& shard_path, GgufMetadat
   }
   for (std::string& warning : parsed.warnings) warnings.push_back(std::move(warning));
   shard_metadata = std::move(parsed.metadata);
-  shards.push_back({.file = std::move(file), .header_bytes = parsed.header_bytes});
+  shards.push_back(
+      {.path = shard_path, .file = std::move(file), .header_bytes = parsed.header_bytes});
   return absl::OkStatus();
 }
 
@@ -347,6 +349,8 @@ void GgufFile::Release(const GgufTensor& tensor) const {
 }
 
 int GgufFile::shard_count() const { return static_cast<int>(impl_->shards.size()); }
+
+const std::string& GgufFile::ShardPath(int shard) const { return impl_->shards[shard].path; }
 
 absl::Span<const uint8_t> GgufFile::ShardBytes(int shard) const {
   return impl_->shards[static_cast<size_t>(shard)].file->bytes();

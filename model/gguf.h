@@ -76,6 +76,7 @@ class GgufFile {
   void Release(const GgufTensor& tensor) const;
   // The file of one shard as a whole, and how many of its first bytes are metadata and infos.
   int shard_count() const;
+  const std::string& ShardPath(int shard) const;
   absl::Span<const uint8_t> ShardBytes(int shard) const;
   uint64_t HeaderBytes(int shard) const;
   // As Release, for the bytes [begin, begin + length) of a shard.

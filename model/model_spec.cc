@@ -8,20 +8,14 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "model/key_reader.h"
+#include "model/model_spec_hybrid.h"
 #include "model/model_tensors.h"
 
 namespace warpline {
 namespace {
 
-// Above what any real model has; they keep all later products inside 64 bits.
-constexpr int64_t kMostLayers = 512;
-constexpr int64_t kMostWidth = 1 << 20;
-constexpr int64_t kMostFfnWidth = 1 << 24;
-constexpr int64_t kMostHeads = 1 << 14;
-constexpr int64_t kMostHeadDim = 1 << 13;
-constexpr int64_t kMostExperts = 1 << 16;
 constexpr size_t kMostNameBytes = 256;  // of general.name, which stands in logs and answers
-constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
 
 enum class Experts { kNever, kMaybe, kAlways };
 
@@ -41,14 +35,18 @@ constexpr ArchitectureInfo kArchitectures[] = {
     {"qwen3", Architecture::kQwen3, RopeStyle::kNeox, true, Experts::kNever, false, false},
     {"qwen2moe", Architecture::kQwen2Moe, RopeStyle::kNeox, false, Experts::kAlways, false, true},
     {"qwen3moe", Architecture::kQwen3Moe, RopeStyle::kNeox, true, Experts::kAlways, true, false},
+    {"gemma3", Architecture::kGemma3, RopeStyle::kNeox, true, Experts::kNever, false, false},
+    {"qwen3next", Architecture::kQwen3Next, RopeStyle::kNeox, true, Experts::kAlways, true, true},
+    {"qwen35", Architecture::kQwen35, RopeStyle::kNeox, true, Experts::kNever, false, false},
+    {"qwen35moe", Architecture::kQwen35Moe, RopeStyle::kNeox, true, Experts::kAlways, true, true},
+    {"qwen4exp", Architecture::kQwen4Exp, RopeStyle::kNeox, true, Experts::kAlways, true, true},
 };
 
 std::string FileName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-class SpecReader {
+class SpecReader : private KeyReader {
  public:
-  explicit SpecReader(const GgufFile& file)
-      : file_(file), printable_path_(EscapeForLog(file.path())) {}
+  explicit SpecReader(const GgufFile& file) : KeyReader(file), file_(file) {}
 
   absl::StatusOr<ModelSpec> Read() {
     WL_RETURN_IF_ERROR(ReadArchitecture());
@@ -57,84 +55,13 @@ class SpecReader {
     WL_RETURN_IF_ERROR(ReadHeads());
     WL_RETURN_IF_ERROR(ReadExperts());
     WL_RETURN_IF_ERROR(ReadRope());
+    WL_RETURN_IF_ERROR(ReadHybridKeys(*this, spec_));
     spec_.tied_embeddings = file_.FindTensor("output.weight") == nullptr;
     WL_RETURN_IF_ERROR(CheckTensors(spec_, file_, spec_.warnings));
     return std::move(spec_);
   }
 
  private:
-  std::string Key(absl::string_view suffix) const {
-    return absl::StrCat(spec_.architecture_name, ".", suffix);
-  }
-
-  template <typename... Args>
-  absl::Status Error(const Args&... args) const {
-    return absl::InvalidArgumentError(absl::StrCat(printable_path_, ": ", args...));
-  }
-  // A missing key is a wrong file, too.
-  static absl::Status AsInvalid(const absl::Status& status) {
-    return absl::InvalidArgumentError(status.message());
-  }
-
-  absl::Status CheckRange(const std::string& key, int64_t value, int64_t least,
-                          int64_t most) const {
-    if (value >= least && value <= most) return absl::OkStatus();
-    return Error("key ", key, " is ", value, ", must be ", least, " to ", most);
-  }
-
-  absl::Status ReadInt(const std::string& key, int64_t least, int64_t most, int64_t& value) const {
-    const absl::StatusOr<int64_t> stored = file_.GetInt(key);
-    if (!stored.ok()) return AsInvalid(stored.status());
-    value = *stored;
-    return CheckRange(key, value, least, most);
-  }
-  // Leaves the default in `value` when the key is absent; the default is checked, too.
-  absl::Status ReadOptionalInt(const std::string& key, int64_t least, int64_t most,
-                               int64_t& value) const {
-    if (file_.Has(key)) return ReadInt(key, least, most, value);
-    return CheckRange(absl::StrCat(key, " (absent, default)"), value, least, most);
-  }
-
-  // Leaves the default in `value` when the key is absent.
-  absl::Status ReadOptionalFloat(const std::string& key, double least, double& value) const {
-    if (!file_.Has(key)) return absl::OkStatus();
-    const absl::StatusOr<double> stored = file_.GetFloat(key);
-    if (!stored.ok()) return AsInvalid(stored.status());
-    if (!std::isfinite(*stored) || *stored < least) {
-      return Error("key ", key, " is ", *stored, ", must be finite and at least ", least);
-    }
-    value = *stored;
-    return absl::OkStatus();
-  }
-  absl::Status ReadOptionalPositive(const std::string& key, double& value) const {
-    return ReadOptionalFloat(key, std::numeric_limits<float>::denorm_min(), value);
-  }
-
-  // One number for all layers or an array with one for each; absent: `value` stays.
-  absl::Status ReadPerLayer(const std::string& key, int64_t least, int64_t most,
-                            std::vector<int64_t>& values) const {
-    const GgufValue* const stored = file_.Find(key);
-    if (stored == nullptr) return absl::OkStatus();
-    if (!absl::holds_alternative<GgufArray>(stored->value)) {
-      int64_t value = 0;
-      WL_RETURN_IF_ERROR(ReadInt(key, least, most, value));
-      values.assign(values.size(), value);
-      return absl::OkStatus();
-    }
-    const absl::StatusOr<absl::Span<const int64_t>> array = file_.GetInts(key);
-    if (!array.ok()) return AsInvalid(array.status());
-    if (array->size() < values.size()) {
-      return Error("key ", key, " has ", array->size(), " elements, but ", Key("block_count"),
-                   " is ", values.size());
-    }
-    for (size_t layer = 0; layer < values.size(); ++layer) {
-      WL_RETURN_IF_ERROR(
-          CheckRange(absl::StrCat(key, "[", layer, "]"), (*array)[layer], least, most));
-      values[layer] = (*array)[layer];
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status ReadArchitecture();
   absl::Status ReadDimensions();
   absl::Status ReadVocabulary();
@@ -147,7 +74,6 @@ class SpecReader {
   absl::Status ReadRopeScaling();
 
   const GgufFile& file_;
-  const std::string printable_path_;
   const ArchitectureInfo* info_ = nullptr;
   ModelSpec spec_;
 };
@@ -168,6 +94,7 @@ absl::Status SpecReader::ReadArchitecture() {
   }
   spec_.architecture = info_->architecture;
   spec_.architecture_name = info_->name;
+  set_prefix(info_->name);
   spec_.has_qk_norm = info_->has_qk_norm;
   spec_.name = EscapeForLog(FileName(file_.path()));
   if (file_.Has("general.name")) {
@@ -179,13 +106,22 @@ absl::Status SpecReader::ReadArchitecture() {
 }
 
 absl::Status SpecReader::ReadDimensions() {
-  int64_t n_layer = 0;
+  int64_t block_count = 0;
   int64_t n_embd = 0;
-  WL_RETURN_IF_ERROR(ReadInt(Key("block_count"), 1, kMostLayers, n_layer));
+  WL_RETURN_IF_ERROR(ReadInt(Key("block_count"), 1, kMostLayers, block_count));
+  set_block_count(block_count);
+  int64_t draft_blocks = 0;  // at the end; nothing else uses them
+  if (HasDraftBlocks(info_->architecture)) {
+    WL_RETURN_IF_ERROR(
+        ReadOptionalInt(Key("nextn_predict_layers"), 0, block_count - 1, draft_blocks));
+  }
+  const int64_t n_layer = block_count - draft_blocks;
+  spec_.draft_block_count = static_cast<int>(draft_blocks);
   WL_RETURN_IF_ERROR(ReadInt(Key("embedding_length"), 1, kMostWidth, n_embd));
   WL_RETURN_IF_ERROR(ReadInt(Key("context_length"), 1, kMostInt32, spec_.context_length));
   spec_.n_layer = static_cast<int>(n_layer);
   spec_.n_embd = static_cast<int>(n_embd);
+  spec_.residual_width = spec_.n_embd;
   spec_.layers.resize(static_cast<size_t>(n_layer));
   const std::string eps_key = Key("attention.layer_norm_rms_epsilon");
   if (!file_.Has(eps_key)) return Error("key ", eps_key, " is missing");
@@ -255,6 +191,7 @@ absl::Status SpecReader::ReadHeads() {
                  value_dim, ", must equal ", dim_key, ", which is ", head_dim);
   }
   spec_.head_dim = static_cast<int>(head_dim);
+  spec_.attention_scale = 1 / std::sqrt(static_cast<double>(head_dim));
   return absl::OkStatus();
 }
 
@@ -323,8 +260,18 @@ absl::Status SpecReader::ReadExpertWidths(int64_t experts_used) {
   if (info_->experts == Experts::kMaybe) return CheckOneExpertWidth();
   const int64_t n_ff = spec_.layers[0].n_ff;
   int64_t n_ff_expert = n_ff / experts_used;
-  WL_RETURN_IF_ERROR(
-      ReadOptionalInt(Key("expert_feed_forward_length"), 1, kMostFfnWidth, n_ff_expert));
+  const std::string width_key = Key("expert_feed_forward_length");
+  std::vector<int64_t> widths(spec_.layers.size(), n_ff_expert);
+  WL_RETURN_IF_ERROR(ReadPerLayer(width_key, 1, kMostFfnWidth, widths));
+  for (const int64_t width : widths) {
+    const char* const origin = file_.Has(width_key) ? "" : " (absent, default)";
+    WL_RETURN_IF_ERROR(CheckRange(absl::StrCat(width_key, origin), width, 1, kMostFfnWidth));
+    if (width != widths[0]) {
+      return Error("key ", width_key, " is ", widths[0], " in one layer and ", width,
+                   " in another; it must be the same in all");
+    }
+  }
+  n_ff_expert = widths[0];
   spec_.moe.n_ff_expert = static_cast<int>(n_ff_expert);
   if (!info_->has_shared_expert) return absl::OkStatus();
   int64_t n_ff_shared = n_ff;
@@ -418,6 +365,11 @@ ModelBytes BytesOf(const ModelSpec& spec, const GgufFile& file) {
         break;
       case TensorPlace::kHead:
         bytes.head += count;
+        break;
+      case TensorPlace::kDisk:
+        bytes.ple_table += count;
+        break;
+      case TensorPlace::kNowhere:
         break;
       case TensorPlace::kEverywhere:
         break;  // A few hundred bytes on each stage.

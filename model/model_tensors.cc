@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "model/model_spec_hybrid.h"
 
 namespace warpline {
 namespace {
@@ -26,8 +28,16 @@ class TensorList {
     AddEnds();
     for (int layer = 0; layer < spec_.n_layer; ++layer) {
       layer_ = layer;
-      AddAttention(spec_.layers[static_cast<size_t>(layer)]);
-      AddFfn(spec_.layers[static_cast<size_t>(layer)]);
+      const LayerSpec& shape = spec_.layers[static_cast<size_t>(layer)];
+      if (!IsWide()) AddNorm("attn_norm.weight", spec_.n_embd);
+      if (shape.kind == LayerKind::kDeltaNet) {
+        AddDeltaNet();
+      } else {
+        AddAttention(shape);
+      }
+      AddFfn(shape);
+      if (IsWide()) AddHyperConnections();
+      if (layer == spec_.ple.layer) AddPle();
     }
     return std::move(list_);
   }
@@ -52,7 +62,21 @@ class TensorList {
     Add(LayerTensorName(layer_, suffix), {size}, TensorUse::kVector, TensorPlace::kLayer, false);
   }
 
+  // A gamma over all streams; some files keep one row for each stream.
+  void AddWideNorm(absl::string_view suffix) {
+    AddNorm(suffix, spec_.residual_width);
+    list_.back().other_dims = {spec_.n_embd, spec_.hyper.stream_count};
+  }
+  bool IsWide() const { return spec_.hyper.stream_count > 1; }
+  bool LayerHas(absl::string_view suffix) const {
+    return file_.FindTensor(LayerTensorName(layer_, suffix)) != nullptr;
+  }
+
   void AddEnds();
+  void AddFinalMix();
+  void AddDeltaNet();
+  void AddHyperConnections();
+  void AddPle();
   void AddAttention(const LayerSpec& layer);
   void AddFfn(const LayerSpec& layer);
   void AddExperts();
@@ -69,7 +93,11 @@ void TensorList::AddEnds() {
   const int64_t pairs = spec_.rope.n_rot / 2;
   const bool needs_output = spec_.architecture == Architecture::kQwen2Moe;
   Add("token_embd.weight", {width, vocab}, TensorUse::kMatrix, TensorPlace::kEmbedding, true);
-  Add("output_norm.weight", {width}, TensorUse::kVector, TensorPlace::kHead, true);
+  if (IsWide()) {
+    AddFinalMix();
+  } else {
+    Add("output_norm.weight", {width}, TensorUse::kVector, TensorPlace::kHead, true);
+  }
   Add("output.weight", {width, vocab}, TensorUse::kMatrix, TensorPlace::kHead, needs_output);
   if (spec_.architecture == Architecture::kQwen2) {
     Add("output.bias", {vocab}, TensorUse::kVector, TensorPlace::kHead, false);
@@ -83,12 +111,73 @@ void TensorList::AddEnds() {
   }
 }
 
+void TensorList::AddFinalMix() {
+  const int64_t wide = spec_.residual_width;
+  const int64_t rank = spec_.hyper.low_rank;
+  Add("output_hc_norm.weight", {wide}, TensorUse::kVector, TensorPlace::kHead, true);
+  list_.back().other_dims = {spec_.n_embd, spec_.hyper.stream_count};
+  Add("output_hc_down.weight", {wide, rank}, TensorUse::kMatrix, TensorPlace::kHead, true);
+  Add("output_hc_up.weight", {rank, wide}, TensorUse::kMatrix, TensorPlace::kHead, true);
+  if (!spec_.ple.present()) return;
+  Add("per_layer_token_embd.weight", {spec_.ple.row_width, spec_.ple.row_count}, TensorUse::kMatrix,
+      TensorPlace::kDisk, true);
+}
+
+void TensorList::AddHyperConnections() {
+  const int64_t wide = spec_.residual_width;
+  for (const char* const part : {"hc_attn_", "hc_ffn_"}) {
+    AddWideNorm(absl::StrCat(part, "norm.weight"));
+    AddMatrix(absl::StrCat(part, "down.weight"), {wide, spec_.hyper.low_rank});
+    AddMatrix(absl::StrCat(part, "up.weight"), {spec_.hyper.low_rank, wide});
+    AddMatrix(absl::StrCat(part, "inject.weight"), {wide, spec_.hyper.stream_count});
+  }
+}
+
+void TensorList::AddPle() {
+  AddMatrix("ple_key.weight", {spec_.n_embd, spec_.residual_width});
+  AddMatrix("ple_value.weight", {spec_.n_embd, spec_.n_embd});
+  AddWideNorm("ple_norm_key.weight");
+  AddWideNorm("ple_norm_query.weight");
+  AddWideNorm("ple_norm_conv.weight");
+  Add(LayerTensorName(layer_, "ple_conv1d.weight"), {spec_.ple.conv_kernel, spec_.residual_width},
+      TensorUse::kVector, TensorPlace::kLayer, true);
+}
+
+void TensorList::AddDeltaNet() {
+  const DeltaNetSpec& delta = spec_.delta_net;
+  const int64_t width = spec_.n_embd;
+  const int64_t heads = delta.n_head_value;
+  // Older files of one architecture pack projections head by head.
+  const bool may_be_packed = spec_.architecture == Architecture::kQwen3Next;
+  if (may_be_packed && LayerHas("ssm_in.weight")) {
+    AddMatrix("ssm_in.weight", {width, int64_t{delta.qkv_width()} + delta.value_width()});
+  } else {
+    AddMatrix("attn_qkv.weight", {width, delta.qkv_width()});
+    AddMatrix("attn_gate.weight", {width, delta.value_width()});
+  }
+  if (may_be_packed && !LayerHas("ssm_beta.weight")) {
+    AddMatrix("ssm_ba.weight", {width, 2 * heads});
+  } else {
+    AddMatrix("ssm_beta.weight", {width, heads});
+    AddMatrix("ssm_alpha.weight", {width, heads});
+  }
+  Add(LayerTensorName(layer_, "ssm_conv1d.weight"), {delta.conv_kernel, delta.qkv_width()},
+      TensorUse::kVector, TensorPlace::kLayer, true);
+  AddNorm("ssm_dt.bias", heads);
+  AddNorm("ssm_a", heads);
+  AddNorm("ssm_norm.weight", delta.head_dim);
+  AddMatrix("ssm_out.weight", {delta.value_width(), width});
+}
+
 void TensorList::AddAttention(const LayerSpec& layer) {
   const int64_t width = spec_.n_embd;
   const int64_t q_width = int64_t{layer.n_head} * spec_.head_dim;
   const int64_t kv_width = int64_t{layer.n_head_kv} * spec_.head_dim;
-  AddNorm("attn_norm.weight", width);
-  if (file_.FindTensor(LayerTensorName(layer_, "attn_qkv.weight")) != nullptr) {
+  if (spec_.has_attention_gate) {
+    AddMatrix("attn_q.weight", {width, 2 * q_width});
+    AddMatrix("attn_k.weight", {width, kv_width});
+    AddMatrix("attn_v.weight", {width, kv_width});
+  } else if (LayerHas("attn_qkv.weight")) {
     AddMatrix("attn_qkv.weight", {width, q_width + 2 * kv_width});
     AddBias("attn_qkv.bias", q_width + 2 * kv_width);
   } else {
@@ -105,11 +194,24 @@ void TensorList::AddAttention(const LayerSpec& layer) {
     AddNorm("attn_q_norm.weight", spec_.head_dim);
     AddNorm("attn_k_norm.weight", spec_.head_dim);
   }
+  if (spec_.architecture == Architecture::kGemma3) AddNorm("post_attention_norm.weight", width);
+  const IndexerSpec& indexer = spec_.indexer;
+  if (indexer.n_head == 0) return;
+  const size_t first = list_.size();
+  AddMatrix("indexer.q_proj.weight", {width, int64_t{indexer.n_head} * indexer.head_dim});
+  AddMatrix("indexer.k_proj.weight", {width, indexer.head_dim});
+  AddNorm("indexer.q_norm.weight", indexer.head_dim);
+  AddNorm("indexer.k_norm.weight", indexer.head_dim);
+  if (layer.compress_ratio > 0) return;
+  for (size_t i = first; i < list_.size(); ++i) list_[i].place = TensorPlace::kNowhere;
 }
 
 void TensorList::AddFfn(const LayerSpec& layer) {
   const int64_t width = spec_.n_embd;
-  AddNorm("ffn_norm.weight", width);
+  if (!IsWide()) {
+    AddNorm(IsHybrid(spec_.architecture) ? "post_attention_norm.weight" : "ffn_norm.weight", width);
+  }
+  if (spec_.architecture == Architecture::kGemma3) AddNorm("post_ffw_norm.weight", width);
   if (layer.is_moe) return AddExperts();
   AddMatrix("ffn_gate.weight", {width, layer.n_ff});
   AddMatrix("ffn_up.weight", {width, layer.n_ff});
@@ -124,8 +226,12 @@ void TensorList::AddExperts() {
   const MoeSpec& moe = spec_.moe;
   const int64_t width = spec_.n_embd;
   AddMatrix("ffn_gate_inp.weight", {width, moe.expert_count});
-  AddMatrix("ffn_gate_exps.weight", {width, moe.n_ff_expert, moe.expert_count});
-  AddMatrix("ffn_up_exps.weight", {width, moe.n_ff_expert, moe.expert_count});
+  if (IsHybrid(spec_.architecture) && LayerHas("ffn_gate_up_exps.weight")) {
+    AddMatrix("ffn_gate_up_exps.weight", {width, int64_t{2} * moe.n_ff_expert, moe.expert_count});
+  } else {
+    AddMatrix("ffn_gate_exps.weight", {width, moe.n_ff_expert, moe.expert_count});
+    AddMatrix("ffn_up_exps.weight", {width, moe.n_ff_expert, moe.expert_count});
+  }
   AddMatrix("ffn_down_exps.weight", {moe.n_ff_expert, width, moe.expert_count});
   if (moe.n_ff_shared == 0) return;
   AddMatrix("ffn_gate_inp_shexp.weight", {width});
@@ -158,11 +264,32 @@ class TensorChecker {
                    DimsText(expected.dims));
     }
     used_.insert(tensor->name);
-    if (!HasDims(*tensor, expected.dims)) return WrongDims(*tensor, DimsText(expected.dims));
+    const bool other_shape = !expected.other_dims.empty() && HasDims(*tensor, expected.other_dims);
+    if (!other_shape && !HasDims(*tensor, expected.dims)) {
+      return WrongDims(*tensor, DimsText(expected.dims));
+    }
     WL_RETURN_IF_ERROR(CheckType(*tensor, expected.use));
     if (expected.use == TensorUse::kFactors) return CheckFactors(*tensor);
     if (expected.use == TensorUse::kMatrix) return CheckCompanion(expected);
     return absl::OkStatus();
+  }
+
+  // One line for the draft (MTP) blocks, which stand behind the layers.
+  void WarnOfDraftBlocks(const ModelSpec& spec, std::vector<std::string>& warnings) {
+    size_t count = 0;
+    for (int block = 0; block < spec.draft_block_count; ++block) {
+      const std::string prefix = LayerTensorName(spec.n_layer + block, "");
+      for (const GgufTensor& tensor : file_.tensors()) {
+        if (!absl::StartsWith(tensor.name, prefix)) continue;
+        used_.insert(tensor.name);
+        ++count;
+      }
+    }
+    if (count == 0) return;
+    warnings.push_back(
+        absl::StrCat(printable_path_, ": ", spec.draft_block_count,
+                     spec.draft_block_count == 1 ? " draft block (MTP), " : " draft blocks (MTP), ",
+                     count, " tensors, ignored: drafting is not supported"));
   }
 
   // One line for all tensors that nothing uses.
@@ -257,6 +384,7 @@ absl::Status CheckTensors(const ModelSpec& spec, const GgufFile& file,
   for (const ExpectedTensor& expected : ExpectedTensorsOf(spec, file)) {
     WL_RETURN_IF_ERROR(checker.Check(expected));
   }
+  checker.WarnOfDraftBlocks(spec, warnings);
   checker.WarnOfUnused(warnings);
   return absl::OkStatus();
 }

@@ -15,16 +15,17 @@ namespace warpline {
 // What a tensor is used for decides the types it may have.
 enum class TensorUse {
   kMatrix,   // any weight type; may have a companion `<base>.scale`
-  kVector,   // norms and biases: F32, F16, BF16
+  kVector,   // norms, biases, kernels of convolutions: F32, F16, BF16
   kFactors,  // rotary factors: F32, positive and finite
 };
 
-// Where a tensor is needed.
-enum class TensorPlace { kLayer, kEmbedding, kHead, kEverywhere };
+// Where a tensor is needed. kNowhere: the file must have it, but nothing loads it.
+enum class TensorPlace { kLayer, kEmbedding, kHead, kEverywhere, kDisk, kNowhere };
 
 struct ExpectedTensor {
   std::string name;
-  std::vector<int64_t> dims;  // as in GgufTensor; missing ones are 1
+  std::vector<int64_t> dims;        // as in GgufTensor; missing ones are 1
+  std::vector<int64_t> other_dims;  // the same values in another shape, or empty
   TensorUse use = TensorUse::kMatrix;
   TensorPlace place = TensorPlace::kLayer;
   int layer = 0;  // of kLayer

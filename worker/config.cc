@@ -19,6 +19,19 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
   flags
       .Add(app, "--watch-fd", config.watch_fd, "Inherited pipe; the worker ends when it is closed")
       ->check(IntegerRange(-1, 1 << 20));
+  flags
+      .Add(app, "--ple-io", config.ple_io,
+           "How rows of an n-gram table are read: direct (io_uring past the page cache), mmap (the "
+           "page cache), ram (a copy), auto (what is measured to be fastest)")
+      ->check(CLI::IsMember({"auto", "direct", "mmap", "ram"}));
+  flags
+      .Add(app, "--ple-cache-mib", config.ple_cache_mib,
+           "Memory for rows of an n-gram table, in MiB (0: none)")
+      ->check(IntegerRange(0, 1 << 20));
+  flags
+      .Add(app, "--ple-timeout-s", config.ple_timeout_s,
+           "Longest wait for the n-gram rows of one step, in seconds")
+      ->check(IntegerRange(1, 3600));
   flags.AddFlag(app, "--verify", config.verify,
                 "Hash the whole model file, not only parts of it; as the coordinator does");
   result.exit_code = flags.Parse(argc, argv);

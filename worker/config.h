@@ -13,8 +13,11 @@ struct WorkerConfig {
   int threads = 0;  // compute threads, 0 to 1024; 0: all that the process may use
   std::string backend = "cpu";
   std::string secret_file;  // empty: no secret, loopback and Unix sockets only
-  int watch_fd = -1;    // an inherited pipe; the worker ends when its other end is closed; -1: none
-  bool verify = false;  // the fingerprint covers all bytes of the model
+  int watch_fd = -1;  // an inherited pipe; the worker ends when its other end is closed; -1: none
+  std::string ple_io = "auto";  // how rows of an n-gram table are read: auto, direct, mmap, ram
+  int ple_cache_mib = 256;      // memory for rows of the n-gram table, 0 to 2^20
+  int ple_timeout_s = 30;       // longest wait for the rows of one step, 1 to 3600
+  bool verify = false;          // the fingerprint covers all bytes of the model
 };
 
 // Sets up the log too. A number instead of the config: the process shall exit with it, its message

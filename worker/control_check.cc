@@ -36,8 +36,8 @@ absl::Status CheckModel(const v1::Assign& assign, const StageFacts& facts) {
   if (assign.layer_count() != static_cast<uint32_t>(facts.n_layer)) {
     return Mismatch("layer_count", assign.layer_count(), facts.n_layer);
   }
-  if (assign.width() != static_cast<uint32_t>(facts.n_embd)) {
-    return Mismatch("width", assign.width(), facts.n_embd);
+  if (assign.width() != static_cast<uint32_t>(facts.residual_width)) {
+    return Mismatch("width", assign.width(), facts.residual_width);
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,8 @@ constexpr size_t kLargeReplies =
     4;  // 1 in flight, and what keeps the executor from waiting for each
 
 int64_t SlotBytes(const StageAssignment& assignment, const StageFacts& facts) {
-  return int64_t{assignment.max_chunk_rows} * facts.n_embd * static_cast<int64_t>(sizeof(float));
+  return int64_t{assignment.max_chunk_rows} * facts.residual_width *
+         static_cast<int64_t>(sizeof(float));
 }
 
 v1::ControlReply HelloFor(const StageAssignment& assignment, const StageFacts& facts) {
@@ -35,7 +36,7 @@ v1::ControlReply HelloFor(const StageAssignment& assignment, const StageFacts& f
   hello.set_fingerprint(facts.fingerprint);
   hello.set_layer_begin(static_cast<uint32_t>(assignment.layers.begin));
   hello.set_layer_end(static_cast<uint32_t>(assignment.layers.end));
-  hello.set_width(static_cast<uint32_t>(facts.n_embd));
+  hello.set_width(static_cast<uint32_t>(facts.residual_width));
   hello.set_slot_bytes(static_cast<uint64_t>(SlotBytes(assignment, facts)));
   hello.set_pid(getpid());
   hello.set_capability(facts.capability);
@@ -54,7 +55,7 @@ EdgeExpectation ExpectationFor(const StageAssignment& assignment, const StageFac
                      .page_count = assignment.page_count,
                      .max_context = assignment.max_context,
                      .max_chunk_rows = assignment.max_chunk_rows,
-                     .width = facts.n_embd,
+                     .width = facts.residual_width,
                      .n_vocab = facts.n_vocab}};
 }
 
@@ -171,7 +172,7 @@ absl::Status ControlDesk::Assign(const v1::Assign& assign,
                    .epoch = assignment.epoch,
                    .fingerprint = options_.facts.fingerprint,
                    .at_layer = assignment.layers.end,
-                   .width = options_.facts.n_embd,
+                   .width = options_.facts.residual_width,
                    .slot_bytes = SlotBytes(assignment, options_.facts)},
         options_.secret, executor_.EdgeLostHandler(assignment.epoch));
   }

@@ -86,6 +86,9 @@ class FakeModel final : public StageModel {
     }
     return absl::OkStatus();
   }
+  void Prefetch(const Step& step) override {
+    log_.Add(absl::StrCat("prefetch ", EntriesText(step)));
+  }
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override {
     std::fill(out.begin(), out.end(), 0.f);
     const size_t width = static_cast<size_t>(options_.n_vocab);
@@ -186,6 +189,8 @@ class FakeControl final : public ControlSink {
       log_.Add(absl::StrCat("logits ", reply.logits().sequence_id(), " from ",
                             reply.logits().first_position(), " rows ", reply.logits().row_count(),
                             " bytes ", reply.logits().values().size()));
+    } else if (reply.has_counters() && reply.counters().has_ple()) {
+      log_.Add(absl::StrCat("ple ", reply.counters().ple().ShortDebugString()));
     } else if (reply.has_serving()) {
       log_.Add(absl::StrCat("serving ", reply.serving().epoch(), " ", reply.serving().edge()));
     }

@@ -100,7 +100,9 @@ GoldenCase ReadGoldenCase(const std::string& name) {
   for (const absl::string_view chunking : absl::StrSplit(chunkings, "], [")) {
     golden.chunkings.push_back(IntsOf(chunking));
   }
-  const std::string bytes = ReadFile(folder + TextOf(json, "logits"));
+  // The peer's GELU is rounded to halves; the second opinion is the exact one.
+  const bool is_gemma = TextOf(json, "arch") == "gemma3";
+  const std::string bytes = ReadFile(folder + TextOf(json, is_gemma ? "second_logits" : "logits"));
   golden.logits.resize(bytes.size() / sizeof(float));
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(golden.logits.data()));
   golden.is_f32 = absl::StartsWith(FieldOf(json, "tensor_types"), "[\"F32\"]");
@@ -138,6 +140,14 @@ GoldenPipeline::GoldenPipeline(const std::string& model_path, const PipelineOpti
   if (!spec.ok()) std::fprintf(stderr, "%s\n", spec.status().ToString().c_str());
   WL_CHECK(spec.ok());
   spec_ = *std::move(spec);
+  if (spec_.ple.present()) {
+    const absl::StatusOr<NgramTable> table = FindNgramTable(*file_, spec_.ple);
+    WL_CHECK(table.ok());
+    absl::StatusOr<std::unique_ptr<NgramReader>> reader =
+        OpenNgramReader(*table, {.io = PleIo::kMmap});
+    WL_CHECK(reader.ok());
+    ngram_reader_ = *std::move(reader);
+  }
   std::vector<int> borders = options.split;
   borders.insert(borders.begin(), 0);
   borders.push_back(spec_.n_layer);
@@ -145,7 +155,8 @@ GoldenPipeline::GoldenPipeline(const std::string& model_path, const PipelineOpti
     absl::StatusOr<std::unique_ptr<Backend>> backend =
         CreateCpuBackend({.thread_count = options.thread_count});
     WL_CHECK(backend.ok());
-    backends_.push_back(*std::move(backend));
+    backends_.push_back(options.wrap_backend ? options.wrap_backend(*std::move(backend))
+                                             : *std::move(backend));
     absl::StatusOr<std::unique_ptr<StageModel>> stage =
         StageModel::Load(*file_, spec_,
                          {.layers = {.begin = borders[i], .end = borders[i + 1]},
@@ -155,7 +166,8 @@ GoldenPipeline::GoldenPipeline(const std::string& model_path, const PipelineOpti
                           .max_context = 1024,
                           .configured_context = spec_.context_length,
                           .max_rows = options.max_rows,
-                          .max_logit_rows = kLogitRows},
+                          .max_logit_rows = kLogitRows,
+                          .ngram_reader = ngram_reader_.get()},
                          *backends_.back(), nullptr);
     if (!stage.ok()) std::fprintf(stderr, "%s\n", stage.status().ToString().c_str());
     WL_CHECK(stage.ok());
@@ -167,7 +179,8 @@ absl::StatusOr<std::vector<float>> GoldenPipeline::Run(const Step& step) {
   const int row_count = step.RowCount();
   std::vector<float> in;
   for (const std::unique_ptr<StageModel>& stage : stages_) {
-    std::vector<float> out(stage->is_last() ? 0 : static_cast<size_t>(row_count) * spec_.n_embd);
+    std::vector<float> out(
+        stage->is_last() ? 0 : static_cast<size_t>(row_count) * spec_.residual_width);
     WL_RETURN_IF_ERROR(stage->Forward(step, in, absl::MakeSpan(out)));
     in = std::move(out);
   }

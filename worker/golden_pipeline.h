@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ struct PipelineOptions {
   int slot_count = 2;
   int64_t page_count = 32;
   int max_rows = 640;
+  // What stands between a stage and its back end; as it is by default.
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;
 };
 
 // All stages of a model, one back end each, handing activations on in memory. Ends the test program
@@ -66,6 +69,7 @@ class GoldenPipeline {
  private:
   std::unique_ptr<GgufFile> file_;
   ModelSpec spec_;
+  std::unique_ptr<NgramReader> ngram_reader_;  // null: the model has no n-gram table
   std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<std::unique_ptr<StageModel>> stages_;
 };

@@ -27,6 +27,7 @@
 #include "worker/config.h"
 #include "worker/control_service.h"
 #include "worker/edge_service.h"
+#include "worker/ple/ngram_source.h"
 #include "worker/stage_executor.h"
 #include "worker/stage_facts.h"
 #include "worker/stage_model.h"
@@ -75,9 +76,19 @@ class StopRequest {
   std::atomic<int> exit_code_{kExitOk};
 };
 
-StageExecutor::Loader LoaderFor(const Model& model, Backend& backend) {
-  return [&model, &backend](const StageAssignment& assignment,
-                            const std::function<void(double)>& progress) {
+NgramReaderOptions NgramOptions(const WorkerConfig& config) {
+  const absl::StatusOr<PleIo> io = ParsePleIo(config.ple_io);
+  WL_CHECK(io.ok());  // The option takes no other names.
+  return {.io = *io,
+          .cache_bytes = int64_t{config.ple_cache_mib} << 20,
+          .max_wait_seconds = static_cast<double>(config.ple_timeout_s)};
+}
+
+StageExecutor::Loader LoaderFor(const Model& model, NgramSource& ngrams, Backend& backend) {
+  return [&model, &ngrams, &backend](const StageAssignment& assignment,
+                                     const std::function<void(double)>& progress)
+             -> absl::StatusOr<std::unique_ptr<StageModel>> {
+    WL_ASSIGN_OR_RETURN(NgramReader* const ngram_reader, ngrams.ReaderFor(assignment.layers));
     return StageModel::Load(*model.file, model.spec,
                             {.layers = assignment.layers,
                              .kv_type = assignment.kv_type,
@@ -86,7 +97,8 @@ StageExecutor::Loader LoaderFor(const Model& model, Backend& backend) {
                              .max_context = assignment.max_context,
                              .configured_context = assignment.configured_context,
                              .max_rows = assignment.max_chunk_rows,
-                             .max_logit_rows = kMaxLogitRows},
+                             .max_logit_rows = kMaxLogitRows,
+                             .ngram_reader = ngram_reader},
                             backend, progress);
   };
 }
@@ -95,14 +107,16 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
           Backend& backend) {
   StopRequest stop;
   const auto request_stop = [&stop](int exit_code) { stop(exit_code); };
-  StageExecutor executor({.n_embd = model.spec.n_embd,
+  NgramSource ngrams(*model.file, model.spec.ple, NgramOptions(config));
+  StageExecutor executor({.residual_width = model.spec.residual_width,
                           .n_vocab = model.spec.n_vocab,
-                          .load = LoaderFor(model, backend),
-                          .stop = request_stop});
+                          .load = LoaderFor(model, ngrams, backend),
+                          .stop = request_stop,
+                          .ngram_reader = [&ngrams] { return ngrams.reader(); }});
   EdgeGate gate(executor, secret);
   ControlDesk desk({.facts = {.fingerprint = model.fingerprint,
                               .n_layer = model.spec.n_layer,
-                              .n_embd = model.spec.n_embd,
+                              .residual_width = model.spec.residual_width,
                               .n_vocab = model.spec.n_vocab,
                               .capability = backend.Describe()},
                     .secret = secret,

@@ -1,6 +1,7 @@
 #include "worker/rope.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -43,6 +44,16 @@ double YarnMagnitude(const RopeSpec& spec) {
   return magnitude / (1 + 0.1 * spec.yarn_log_multiplier * log_factor);
 }
 
+// Whether a pair's position axis is the one that is 0 for text: its angle is then 0 as well.
+bool StandsStill(const RopeSpec& spec, int pair) {
+  const std::array<int, 4>& sections = spec.sections;
+  const int sum = sections[0] + sections[1] + sections[2] + sections[3];
+  if (sum == 0) return false;
+  const int place = pair % sum;
+  // Axes t, h and w take turns as long as their sections last.
+  return place >= 3 * sections[place % 3];
+}
+
 }  // namespace
 
 RopeTable ComputeRope(const RopeSpec& spec, absl::Span<const float> frequency_factors) {
@@ -58,7 +69,7 @@ RopeTable ComputeRope(const RopeSpec& spec, absl::Span<const float> frequency_fa
       const double kept = ramp->ShareKept(pair);
       frequency *= (1 - kept) / spec.factor + kept;
     }
-    table.inverse_frequency.push_back(frequency);
+    table.inverse_frequency.push_back(StandsStill(spec, pair) ? 0 : frequency);
   }
   if (ramp) table.magnitude *= YarnMagnitude(spec);
   return table;

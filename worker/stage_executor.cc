@@ -24,6 +24,11 @@ constexpr size_t kInboxCapacity = kMaxSlots + kMaxSlots + kMaxEdgeSlots + 2;
 constexpr std::chrono::milliseconds kCountersBusy{500};
 constexpr std::chrono::milliseconds kCountersIdle{5000};
 constexpr std::chrono::hours kNever{1};
+// Two steps: one may be the last of its sequence, and then the other is still read ahead.
+constexpr size_t kMostAhead = 2;
+// So many failed reads of the n-gram table, one after another, are no bad moment of a disk: the
+// service is not ready any more.
+constexpr uint64_t kMostTableErrors = 8;
 
 bool SameShare(const StageAssignment& a, const StageAssignment& b) {
   return a.layers == b.layers && a.stage == b.stage && a.stage_count == b.stage_count &&
@@ -36,7 +41,18 @@ bool SameCounts(const v1::StageCounters& a, const v1::StageCounters& b) {
   return a.epoch() == b.epoch() && a.steps() == b.steps() && a.rows() == b.rows() &&
          a.dropped_entries() == b.dropped_entries() &&
          a.non_finite_entries() == b.non_finite_entries() &&
-         a.open_sequences() == b.open_sequences() && a.refused_messages() == b.refused_messages();
+         a.open_sequences() == b.open_sequences() && a.refused_messages() == b.refused_messages() &&
+         a.ple().mode_changes() == b.ple().mode_changes();
+}
+
+void SetPleCounters(const NgramCounters& from, v1::PleCounters& to) {
+  to.set_rows_requested(from.rows_requested);
+  to.set_cache_hits(from.cache_hits);
+  to.set_rows_read(from.rows_read);
+  to.set_mode_changes(from.mode_changes);
+  to.set_errors(from.errors);
+  to.set_slow_batches(from.slow_batches);
+  to.set_mode(kPleIoNames[static_cast<int>(from.mode)]);
 }
 
 }  // namespace
@@ -101,7 +117,10 @@ void StageExecutor::Loop() {
     if (const auto* const lost = std::get_if<EdgeLostTask>(&task)) RunEdgeLost(*lost);
   };
   while (!closing_) {
-    if (std::optional<Task> task = inbox_->PopUntil(NextWake()); task.has_value()) run(*task);
+    if (std::optional<Task> task = NextTask(); task.has_value()) {
+      LookAhead();
+      run(*task);
+    }
     if (stopping_) return;
     ReportCounters();
     if (edge_lost_at_.has_value() && Now() - *edge_lost_at_ >= options_.edge_loss_limit) {
@@ -111,7 +130,31 @@ void StageExecutor::Loop() {
       options_.stop(1);
     }
   }
+  for (Task& task : ahead_) run(task);
   while (std::optional<Task> task = inbox_->Pop()) run(*task);
+}
+
+std::optional<StageExecutor::Task> StageExecutor::NextTask() {
+  if (ahead_.empty()) return inbox_->PopUntil(NextWake());
+  std::optional<Task> task(std::move(ahead_.front()));
+  ahead_.pop_front();
+  return task;
+}
+
+// Tells the model of the steps that are waiting, so that their rows of the n-gram table are read
+// while an earlier step computes.
+void StageExecutor::LookAhead() {
+  if (!serving_ || options_.ngram_reader() == nullptr) return;
+  while (ahead_.size() < kMostAhead) {
+    std::optional<Task> task = inbox_->PopUntil(Now());
+    if (!task.has_value()) return;
+    ahead_.push_back(*std::move(task));
+    const auto* const edge = std::get_if<EdgeTask>(&ahead_.back());
+    if (edge == nullptr || edge->epoch != assignment_.epoch) continue;
+    if (const auto* const step = std::get_if<IncomingStep>(&edge->item); step != nullptr) {
+      model_->Prefetch(step->step);
+    }
+  }
 }
 
 SteadyTime StageExecutor::NextWake() const {
@@ -126,6 +169,10 @@ void StageExecutor::ReportCounters() {
   if (!serving_) return;
   counters_.set_refused_messages(refused_messages_.load(std::memory_order_relaxed));
   counters_.set_open_sequences(sequences_.size());
+  counters_.clear_ple();
+  if (const NgramReader* const reader = options_.ngram_reader(); reader != nullptr) {
+    SetPleCounters(reader->counters(), *counters_.mutable_ple());
+  }
   const bool same = SameCounts(counters_, reported_);
   if (Now() - reported_at_ < (same ? kCountersIdle : kCountersBusy)) return;
   reported_ = counters_;
@@ -266,6 +313,10 @@ void StageExecutor::RunStep(IncomingStep& incoming) {
   FailStep(kept, status);
   // Nothing that a faulty device computed later would be right.
   if (absl::IsInternal(status)) return Poison(status);
+  const NgramReader* const reader = options_.ngram_reader();
+  if (reader != nullptr && reader->counters().consecutive_errors >= kMostTableErrors) {
+    return Poison(Annotate(status, "the n-gram table cannot be read any more"));
+  }
   AnswerEmpty(kept);
 }
 
@@ -273,7 +324,7 @@ void StageExecutor::RunStep(IncomingStep& incoming) {
 Step StageExecutor::KeepRunnable(const Step& step, absl::Span<const float> in) {
   Step kept{.epoch = step.epoch, .step_id = step.step_id, .kind = step.kind};
   kept.entries.reserve(step.entries.size());
-  const size_t width = static_cast<size_t>(options_.n_embd);
+  const size_t width = static_cast<size_t>(options_.residual_width);
   kept_rows_.clear();
   size_t first_row = 0;
   for (const StepEntry& entry : step.entries) {
@@ -313,7 +364,7 @@ absl::Status StageExecutor::Compute(const Step& step, absl::Span<const float> in
   absl::Span<float> out;
   SteadyTime begin = Now();
   if (outlet_ != nullptr) {
-    WL_ASSIGN_OR_RETURN(out, outlet_->Reserve(int64_t{row_count} * options_.n_embd));
+    WL_ASSIGN_OR_RETURN(out, outlet_->Reserve(int64_t{row_count} * options_.residual_width));
     counters_.set_wait_seconds(counters_.wait_seconds() + SecondsSince(begin));
     begin = Now();
   }

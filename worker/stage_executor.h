@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "base/bounded_queue.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "worker/ple/ngram_reader.h"
 #include "worker/stage_links.h"
 #include "worker/stage_model.h"
 #include "worker/stage_output.h"
@@ -38,12 +40,15 @@ class StageExecutor {
   using Loader = std::function<absl::StatusOr<std::unique_ptr<StageModel>>(
       const StageAssignment& assignment, const std::function<void(double)>& progress)>;
   struct Options {
-    int n_embd = 0;
+    int residual_width = 0;
     int n_vocab = 0;
     Loader load;
     // Asks the process to end with this code: after a device fault (its state is not trusted again)
     // or when the stage cannot be brought up.
     std::function<void(int exit_code)> stop;
+    // The reader of the n-gram table, null while the stage has none; called by the executor's
+    // thread. Its figures are reported, and a stage whose table cannot be read gives up.
+    std::function<const NgramReader*()> ngram_reader = [] { return nullptr; };
     // How long a stage whose outgoing edge is lost waits for a new epoch before it gives its
     // coordinator up.
     std::chrono::milliseconds edge_loss_limit{10000};
@@ -81,6 +86,9 @@ class StageExecutor {
   using Task = std::variant<BeginTask, EdgeTask, EdgeLostTask>;
 
   void Loop();
+  // Empty when none came until NextWake.
+  std::optional<Task> NextTask();
+  void LookAhead();
   SteadyTime NextWake() const;
   void RunBegin(BeginTask task);
   absl::Status BringUp();
@@ -109,6 +117,7 @@ class StageExecutor {
   std::atomic<uint64_t> newest_epoch_{0};
 
   // Below: the executor thread's own.
+  std::deque<Task> ahead_;  // Taken from the inbox before their time, at most kMostAhead.
   StageAssignment assignment_;
   std::shared_ptr<ControlSink> control_;
   std::shared_ptr<Outlet> outlet_;
@@ -116,7 +125,7 @@ class StageExecutor {
   StageAssignment loaded_;  // What model_ was loaded for.
   std::unique_ptr<StageOutput> output_;
   StageSequences sequences_;
-  std::vector<float> kept_rows_;  // [rows that are left of a step, n_embd]
+  std::vector<float> kept_rows_;  // [rows that are left of a step, residual_width]
   bool serving_ = false;
   bool poisoned_ = false;
   std::optional<SteadyTime> edge_lost_at_;

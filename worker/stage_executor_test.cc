@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -24,7 +25,8 @@ constexpr uint64_t kEpoch = 5;
 // An executor among fakes. What it did is in the log, complete once Finish has returned.
 class Stage {
  public:
-  Stage(bool is_first, bool is_last, FakeModel::Options model = {}) {
+  Stage(bool is_first, bool is_last, FakeModel::Options model = {},
+        const NgramReader* reader = nullptr) {
     model.is_first = is_first;
     model.is_last = is_last;
     assignment_.epoch = kEpoch;
@@ -32,7 +34,7 @@ class Stage {
     assignment_.stage_count = assignment_.stage + (is_last ? 1 : 2);
     if (!is_last) outlet_ = std::make_shared<FakeOutlet>(log_);
     executor_ = std::make_unique<StageExecutor>(StageExecutor::Options{
-        .n_embd = kWidth,
+        .residual_width = kWidth,
         .n_vocab = model.n_vocab,
         .load =
             [this, model](const StageAssignment&, const std::function<void(double)>&) {
@@ -40,6 +42,7 @@ class Stage {
               return std::make_unique<FakeModel>(log_, model);
             },
         .stop = [this](int code) { log_.Add(absl::StrCat("stop ", code)); },
+        .ngram_reader = [reader] { return reader; },
         .edge_loss_limit = std::chrono::milliseconds(1)});
     Begin();
   }
@@ -216,6 +219,71 @@ TEST(StageExecutorTest, ADeviceFaultEndsTheProcessAndNothingRunsAfterIt) {
   stage.Run(2, {Entry(7, 0, 1, {1})});
   EXPECT_THAT(stage.FinishBrief(), ElementsAre("send open 7", "forward 7@0x1", "failure 7 code 13 ",
                                                "end INTERNAL", "stop 1"));
+}
+
+// The executor only looks at its counters.
+class CountedReader final : public NgramReader {
+ public:
+  explicit CountedReader(const NgramCounters& counters) : counters_(counters) {}
+  absl::Status Fetch(absl::Span<const int64_t>, absl::Span<float>) override {
+    return absl::OkStatus();
+  }
+  void Prefetch(absl::Span<const int64_t>) override {}
+  NgramCounters counters() const override { return counters_; }
+
+ private:
+  const NgramCounters counters_;
+};
+
+TEST(StageExecutorTest, ATableThatCannotBeReadAnyMoreEndsTheProcess) {
+  const CountedReader failed_often({.errors = 9, .consecutive_errors = 8});
+  Stage stage(true, false, {.fail_step = 1, .failure = absl::DataLossError("short read")},
+              &failed_often);
+  stage.Open(7, 0);
+  stage.Run(1, {Entry(7, 0, 0, {1})});
+  EXPECT_THAT(stage.FinishBrief(), IsSupersetOf({"failure 7 code 15 ", "end DATA_LOSS", "stop 1"}));
+  const CountedReader failed_seldom({.errors = 9, .consecutive_errors = 7});
+  Stage other(true, false, {.fail_step = 1, .failure = absl::DataLossError("short read")},
+              &failed_seldom);
+  other.Open(7, 0);
+  other.Run(1, {Entry(7, 0, 0, {1})});
+  const std::vector<std::string> lines = other.FinishBrief();
+  EXPECT_THAT(lines, IsSupersetOf({"failure 7 code 15 ", "result 1 []"}));
+  EXPECT_THAT(lines, Not(Contains("stop 1")));
+}
+
+TEST(StageExecutorTest, ReportsTheReaderOfTheTable) {
+  const CountedReader reader({.rows_requested = 6,
+                              .cache_hits = 5,
+                              .rows_read = 4,
+                              .mode_changes = 3,
+                              .errors = 2,
+                              .slow_batches = 1,
+                              .mode = PleIo::kMmap});
+  Stage stage(true, false, {}, &reader);
+  stage.log().WaitFor(
+      "ple rows_requested: 6 cache_hits: 5 rows_read: 4 mode_changes: 3 errors: 2 slow_batches: 1 "
+      "mode: \"mmap\"");
+}
+
+TEST(StageExecutorTest, StepsThatWaitAreToldOfBeforeTheirTime) {
+  const CountedReader reader({});
+  Stage stage(true, true, {}, &reader);
+  stage.log().WaitFor("serving 5 ");
+  stage.Open(7, 0);
+  for (int step = 0; step < 6; ++step) stage.Run(step + 1, {Entry(7, 0, step, {1})});
+  const std::vector<std::string> lines = stage.FinishBrief();
+  // How many were waiting is a matter of time; each was told of at most once, and before it ran.
+  for (int step = 0; step < 6; ++step) {
+    const std::string entry = absl::StrCat(" 7@", step, "x1");
+    const auto told = std::find(lines.begin(), lines.end(), "prefetch" + entry);
+    const auto ran = std::find(lines.begin(), lines.end(), "forward" + entry);
+    ASSERT_NE(ran, lines.end()) << entry;
+    EXPECT_LE(std::count(lines.begin(), lines.end(), "prefetch" + entry), 1) << entry;
+    if (told != lines.end()) {
+      EXPECT_LT(told, ran) << entry;
+    }
+  }
 }
 
 TEST(StageExecutorTest, ANewEpochKeepsTheWeightsAndForgetsTheSequences) {

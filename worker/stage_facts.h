@@ -8,7 +8,7 @@ namespace warpline {
 struct StageFacts {
   std::string fingerprint;
   int n_layer = 0;
-  int n_embd = 0;
+  int residual_width = 0;
   int n_vocab = 0;
   std::string capability;  // the device in words
 };

@@ -1,13 +1,17 @@
 #include "worker/stage_model.h"
 
-#include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "model/state_bytes.h"
+#include "worker/layers/hyper_connection.h"
+#include "worker/layers/hyper_layer.h"
 #include "worker/layers/pre_norm_layer.h"
 #include "worker/layers/workspace.h"
+#include "worker/ple/ngram_feed.h"
 #include "worker/rope.h"
 #include "worker/slots.h"
 #include "worker/stage_weights.h"
@@ -32,6 +36,11 @@ absl::Status CheckOptions(const StageModelOptions& options, const ModelSpec& spe
   WL_RETURN_IF_ERROR(CheckAtLeastOne("page_count", options.page_count));
   WL_RETURN_IF_ERROR(CheckAtLeastOne("max_context", options.max_context));
   WL_RETURN_IF_ERROR(CheckAtLeastOne("max_rows", options.max_rows));
+  if (spec.ple.layer >= layers.begin && spec.ple.layer < layers.end &&
+      options.ngram_reader == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no reader for the n-gram table, which layer ", spec.ple.layer, " needs"));
+  }
   return CheckAtLeastOne("max_logit_rows", options.max_logit_rows);
 }
 
@@ -49,19 +58,16 @@ int64_t BytesToLoad(const GgufFile& file, const ModelSpec& spec, LayerRange laye
   return total;
 }
 
-// Bytes of keys and values for one position and head.
-int64_t KvHeadBytes(KvType type, int head_dim) {
+CacheFormat FormatOf(KvType type) {
   switch (type) {
     case KvType::kF32:
-      return int64_t{8} * head_dim;
+      return CacheFormat::kF32;
     case KvType::kF16:
-      return int64_t{4} * head_dim;
-    case KvType::kQ8_0: {
-      const int group = head_dim % 32 == 0 ? 32 : head_dim % 16 == 0 ? 16 : 8;
-      return 2 * (head_dim + int64_t{2} * ((head_dim + group - 1) / group));
-    }
+      return CacheFormat::kF16;
+    case KvType::kQ8_0:
+      return CacheFormat::kQ8_0;
   }
-  return 0;
+  return CacheFormat::kF32;
 }
 
 class LoadedStage final : public StageModel {
@@ -83,17 +89,22 @@ class LoadedStage final : public StageModel {
   int64_t weight_bytes() const override { return weight_bytes_; }
   int64_t cache_bytes() const override { return cache_bytes_; }
 
-  absl::Status ResetSlot(int kv_slot) override { return slots_.Reset(kv_slot); }
-  absl::Status ResetAllSlots() override {
-    slots_.ResetAll();
-    return absl::OkStatus();
+  absl::Status ResetSlot(int kv_slot) override;
+  absl::Status ResetAllSlots() override;
+  void Prefetch(const Step& step) override {
+    if (ngrams_.has_value()) ngrams_->Prefetch(step);
   }
   absl::Status Forward(const Step& step, absl::Span<const float> in,
                        absl::Span<float> out) override;
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
 
  private:
+  bool is_wide() const { return spec_.hyper.stream_count > 1; }
+  bool has_ngram_layer() const {
+    return spec_.ple.layer >= options_.layers.begin && spec_.ple.layer < options_.layers.end;
+  }
   absl::Status LoadEnds(WeightLoader& loader);
+  absl::Status FetchNgrams(const Step& step);
   absl::Status CheckStep(const Step& step, absl::Span<const float> in, absl::Span<float> out) const;
   absl::Status RunLayers(const Tensor& residual, absl::Span<const float> in);
   absl::Status RunHead(absl::Span<const int32_t> rows, absl::Span<float> out);
@@ -104,12 +115,16 @@ class LoadedStage final : public StageModel {
   Backend& backend_;
   SlotTable slots_;
   RopeTable rope_;
+  RopeTable rope_local_;
   Workspace workspace_;
-  std::vector<PreNormLayer> layers_;
+  std::vector<std::unique_ptr<Layer>> layers_;
   Matrix embedding_;  // first stage; also the head of a last stage that is the first one and tied
-  std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage
-  Matrix head_;                           // last stage, unless embedding_ serves
-  std::unique_ptr<Buffer> logits_;        // [max_logit_rows, n_vocab], last stage
+  std::unique_ptr<Buffer> output_gamma_;  // [n_embd], last stage, unless the residual is wide
+  std::optional<HyperConnection> output_streams_;
+  std::optional<NgramFeed> ngrams_;  // on the stage with the n-gram table's layer
+  std::vector<float> ngram_values_;  // [rows of the step, n_embd]
+  Matrix head_;                      // last stage, unless embedding_ serves
+  std::unique_ptr<Buffer> logits_;   // [max_logit_rows, n_vocab], last stage
   int64_t weight_bytes_ = 0;
   int64_t cache_bytes_ = 0;
   int row_count_ = 0;               // of the step that Forward ran last; 0 after a failure
@@ -122,20 +137,27 @@ absl::Status LoadedStage::LoadAll(const GgufFile& file,
   WL_ASSIGN_OR_RETURN(const std::vector<float> factors,
                       FrequencyFactors(file, spec_.rope, options_.configured_context));
   rope_ = ComputeRope(spec_.rope, factors);
-  WL_ASSIGN_OR_RETURN(workspace_,
-                      Workspace::Create(spec_, options_.layers, options_.max_rows, backend_));
+  rope_local_ = ComputeRope(spec_.rope_local, {});
+  WL_ASSIGN_OR_RETURN(workspace_, Workspace::Create(spec_, options_.layers, options_.max_rows,
+                                                    options_.max_context, backend_));
+  const StatePlan state{.kv_type = options_.kv_type,
+                        .page_count = options_.page_count,
+                        .slot_count = options_.slot_count,
+                        .max_context = options_.max_context};
   WeightLoader loader(file, backend_, BytesToLoad(file, spec_, options_.layers), progress);
   for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
-    WL_ASSIGN_OR_RETURN(PreNormLayer loaded, PreNormLayer::Load(loader, spec_, layer,
-                                                                {.type = options_.kv_type,
-                                                                 .page_count = options_.page_count},
-                                                                backend_));
+    WL_ASSIGN_OR_RETURN(std::unique_ptr<Layer> loaded,
+                        is_wide() ? HyperLayer::Load(loader, spec_, layer, state, backend_)
+                                  : PreNormLayer::Load(loader, spec_, layer, state, backend_));
     layers_.push_back(std::move(loaded));
   }
   WL_RETURN_IF_ERROR(LoadEnds(loader));
   weight_bytes_ = loader.loaded_bytes();
   cache_bytes_ = CacheBytes();
   token_ids_.reserve(options_.max_rows);
+  if (has_ngram_layer()) {
+    ngrams_.emplace(spec_.ple, *options_.ngram_reader, options_.slot_count);
+  }
   WL_RETURN_IF_ERROR(backend_.Reserve(options_.max_rows, options_.max_context));
   if (progress) progress(1);
   return absl::OkStatus();
@@ -147,7 +169,12 @@ absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
     WL_ASSIGN_OR_RETURN(embedding_, loader.LoadMatrix("token_embd", shape));
   }
   if (!is_last()) return absl::OkStatus();
-  WL_ASSIGN_OR_RETURN(output_gamma_, loader.LoadVector("output_norm.weight", spec_.n_embd));
+  if (is_wide()) {
+    WL_ASSIGN_OR_RETURN(output_streams_, HyperConnection::Load(loader, spec_, "output_hc_",
+                                                               HyperConnection::Inject::kNone));
+  } else {
+    WL_ASSIGN_OR_RETURN(output_gamma_, loader.LoadVector("output_norm.weight", spec_.n_embd));
+  }
   if (!spec_.tied_embeddings) {
     const Bias bias = spec_.architecture == Architecture::kQwen2 ? Bias::kIfPresent : Bias::kNone;
     WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("output", shape, bias));
@@ -161,18 +188,28 @@ absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
 }
 
 int64_t LoadedStage::CacheBytes() const {
-  int64_t bytes = 0;
-  for (int layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
-    bytes += options_.page_count * kPageTokens * spec_.layers[layer].n_head_kv *
-             KvHeadBytes(options_.kv_type, spec_.head_dim);
+  const StateBytes bytes = StateBytesOf(spec_, options_.layers, FormatOf(options_.kv_type));
+  return bytes.page * options_.page_count + bytes.slot * options_.slot_count;
+}
+
+absl::Status LoadedStage::ResetSlot(int kv_slot) {
+  WL_RETURN_IF_ERROR(slots_.Reset(kv_slot));
+  for (const std::unique_ptr<Layer>& layer : layers_) {
+    WL_RETURN_IF_ERROR(layer->ResetSlot(kv_slot));
   }
-  return bytes;
+  if (ngrams_.has_value()) ngrams_->ResetSlot(kv_slot);
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::ResetAllSlots() {
+  for (int slot = 0; slot < options_.slot_count; ++slot) WL_RETURN_IF_ERROR(ResetSlot(slot));
+  return absl::OkStatus();
 }
 
 absl::Status LoadedStage::CheckStep(const Step& step, absl::Span<const float> in,
                                     absl::Span<float> out) const {
   WL_RETURN_IF_ERROR(slots_.Check(step));
-  const size_t value_count = static_cast<size_t>(step.RowCount()) * spec_.n_embd;
+  const size_t value_count = static_cast<size_t>(step.RowCount()) * spec_.residual_width;
   const size_t in_count = is_first() ? 0 : value_count;
   const size_t out_count = is_last() ? 0 : value_count;
   if (in.size() != in_count) {
@@ -196,10 +233,11 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
     token_ids_.insert(token_ids_.end(), entry.token_ids.begin(), entry.token_ids.end());
   }
   const int row_count = static_cast<int>(token_ids_.size());
-  const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.n_embd);
+  const Tensor residual = PackedRows(workspace_.residual.get(), row_count, spec_.residual_width);
   WL_RETURN_IF_ERROR(
       backend_.BeginStep({.kind = step.kind, .token_ids = token_ids_, .sequences = sequences_}));
-  const absl::Status ran = RunLayers(residual, in);
+  absl::Status ran = ngrams_.has_value() ? FetchNgrams(step) : absl::OkStatus();
+  if (ran.ok()) ran = RunLayers(residual, in);
   const absl::Status ended = backend_.EndStep();
   WL_RETURN_IF_ERROR(ran);
   WL_RETURN_IF_ERROR(ended);
@@ -212,24 +250,38 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
   return absl::OkStatus();
 }
 
+absl::Status LoadedStage::FetchNgrams(const Step& step) {
+  ngram_values_.resize(token_ids_.size() * static_cast<size_t>(spec_.n_embd));
+  WL_RETURN_IF_ERROR(ngrams_->Fetch(step, absl::MakeSpan(ngram_values_)));
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(ngram_values_.data()),
+                                        ngram_values_.size() * sizeof(float));
+  return backend_.Upload(bytes, *workspace_.ngrams, 0);
+}
+
 // Runs between BeginStep and EndStep.
 absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const float> in) {
   if (is_first()) {
-    WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(), .out = residual}));
+    WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(),
+                                       .factor = static_cast<float>(spec_.embedding_factor),
+                                       .copies = spec_.hyper.stream_count,
+                                       .out = residual}));
   } else {
     const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(in.data()),
                                           in.size() * sizeof(float));
     WL_RETURN_IF_ERROR(backend_.Upload(bytes, *workspace_.residual, 0));
   }
-  for (const PreNormLayer& layer : layers_) {
-    WL_RETURN_IF_ERROR(layer.Run(backend_, rope_, workspace_, residual));
+  const LayerContext context{
+      .backend = backend_, .workspace = workspace_, .rope = rope_, .rope_local = rope_local_};
+  for (const std::unique_ptr<Layer>& layer : layers_) {
+    WL_RETURN_IF_ERROR(layer->Run(context, residual));
   }
   if (!is_last()) return absl::OkStatus();
-  return backend_.NormConvert(
-      {.in = residual,
-       .gamma = output_gamma_.get(),
-       .eps = static_cast<float>(spec_.rms_eps),
-       .out = PackedRows(workspace_.normed.get(), residual.row_count, spec_.n_embd)});
+  const Tensor normed = PackedRows(workspace_.normed.get(), residual.row_count, spec_.n_embd);
+  if (output_streams_.has_value()) return output_streams_->Mix(context, residual, normed);
+  return backend_.NormConvert({.in = residual,
+                               .gamma = output_gamma_.get(),
+                               .eps = static_cast<float>(spec_.rms_eps),
+                               .out = normed});
 }
 
 absl::Status LoadedStage::Logits(absl::Span<const int32_t> rows, absl::Span<float> out) {
@@ -259,6 +311,7 @@ absl::Status LoadedStage::RunHead(absl::Span<const int32_t> rows, absl::Span<flo
       {.matrix = matrix.linear(),
        .in = PackedRows(workspace_.normed.get(), row_count_, spec_.n_embd),
        .rows = rows,
+       .soft_cap = static_cast<float>(spec_.logit_soft_cap),
        .out = PackedRows(logits_.get(), static_cast<int64_t>(rows.size()), spec_.n_vocab)}));
   const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(out.data()),
                                   out.size() * sizeof(float));

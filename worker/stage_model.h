@@ -13,6 +13,7 @@
 #include "model/gguf.h"
 #include "model/layer_range.h"
 #include "model/model_spec.h"
+#include "worker/ple/ngram_reader.h"
 #include "worker/step.h"
 
 namespace warpline {
@@ -26,6 +27,8 @@ struct StageModelOptions {
   int64_t configured_context = 0;  // before it was lowered; longrope chooses its factors by it
   int max_rows = 512;              // most rows of a step
   int max_logit_rows = 32;         // most rows of one Logits() call
+  // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs it.
+  NgramReader* ngram_reader = nullptr;
 };
 
 // Owned and used by the stage executor's thread alone. An error of Forward or Logits leaves the
@@ -47,10 +50,14 @@ class StageModel {
   // Makes the slot empty: no pages, no state.
   virtual absl::Status ResetSlot(int kv_slot) = 0;
   virtual absl::Status ResetAllSlots() = 0;
-  // Runs the step's rows through the layers. `in` [row_count, n_embd] f32, empty on the first stage
-  // (which embeds); `out` the same shape, empty on the last stage (which keeps the rows for
-  // Logits). Entries append their new pages. InvalidArgument when an entry does not fit: slot, page
-  // id, position, token id out of range.
+  // Tells of a step that Forward will be called for, so that what it needs from disk is read
+  // meanwhile. Steps may be told of several ahead, in their order; not telling costs nothing but
+  // time. `step` has not been checked.
+  virtual void Prefetch(const Step& /*step*/) {}
+  // Runs the step's rows through the layers. `in` [row_count, residual_width] f32, empty on the
+  // first stage (which embeds); `out` the same shape, empty on the last stage (which keeps the rows
+  // for Logits). Entries append their new pages. InvalidArgument when an entry does not fit: slot,
+  // page id, position, token id out of range.
   virtual absl::Status Forward(const Step& step, absl::Span<const float> in,
                                absl::Span<float> out) = 0;
   // Last stage: logits of these rows of the step that Forward ran last, [rows.size(), n_vocab].

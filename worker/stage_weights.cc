@@ -35,8 +35,16 @@ absl::StatusOr<const GgufTensor*> FindShaped(const GgufFile& file, absl::string_
 
 absl::StatusOr<std::vector<float>> ReadVector(const GgufFile& file, absl::string_view name,
                                               int64_t value_count) {
-  WL_ASSIGN_OR_RETURN(const GgufTensor* tensor,
-                      FindShaped(file, name, {.input_width = value_count}));
+  const GgufTensor* const tensor = file.FindTensor(name);
+  if (tensor == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name, " is missing"));
+  }
+  const int64_t stored = tensor->dims[0] * tensor->dims[1] * tensor->dims[2] * tensor->dims[3];
+  if (stored != value_count || !InfoOf(tensor->type).is_weight) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", name, " has ", stored,
+                                                   " values of type ", InfoOf(tensor->type).name,
+                                                   ", expected ", value_count, " weights"));
+  }
   std::vector<float> values(value_count);
   DequantizeRow(tensor->type, file.Data(*tensor).data(), value_count, values.data());
   return values;
@@ -50,13 +58,7 @@ absl::StatusOr<Matrix> WeightLoader::LoadMatrix(absl::string_view name, const Ma
                                                 Bias bias) {
   const std::string weight_name = absl::StrCat(name, ".weight");
   WL_ASSIGN_OR_RETURN(const GgufTensor* tensor, FindShaped(file_, weight_name, shape));
-  std::vector<float> scales;
-  const std::string scale_name = absl::StrCat(name, ".scale");
-  if (const GgufTensor* scale = file_.FindTensor(scale_name); scale != nullptr) {
-    const int64_t scale_count = scale->dims[0] == 1 ? 1 : shape.expert_count;
-    WL_ASSIGN_OR_RETURN(scales, ReadVector(file_, scale_name, scale_count));
-    CountIn(*scale);
-  }
+  WL_ASSIGN_OR_RETURN(const std::vector<float> scales, LoadScales(name, shape.expert_count));
   Matrix matrix;
   WL_ASSIGN_OR_RETURN(matrix.weight, backend_.LoadWeight({.type = tensor->type,
                                                           .input_width = shape.input_width,
@@ -72,16 +74,70 @@ absl::StatusOr<Matrix> WeightLoader::LoadMatrix(absl::string_view name, const Ma
   return matrix;
 }
 
-absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::LoadVector(absl::string_view tensor_name,
-                                                                 int64_t value_count) {
-  WL_ASSIGN_OR_RETURN(const std::vector<float> values, ReadVector(file_, tensor_name, value_count));
+absl::StatusOr<std::vector<float>> WeightLoader::LoadScales(absl::string_view name,
+                                                            int64_t expert_count) {
+  const std::string scale_name = absl::StrCat(name, ".scale");
+  const GgufTensor* const scale = file_.FindTensor(scale_name);
+  if (scale == nullptr) return std::vector<float>();
+  CountIn(*scale);
+  return ReadVector(file_, scale_name, scale->dims[0] == 1 ? 1 : expert_count);
+}
+
+absl::StatusOr<std::vector<Matrix>> WeightLoader::LoadParts(absl::string_view name,
+                                                            const MatrixShape& shape,
+                                                            absl::Span<const RowRanges> parts) {
+  WL_ASSIGN_OR_RETURN(const GgufTensor* tensor,
+                      FindShaped(file_, absl::StrCat(name, ".weight"), shape));
+  WL_ASSIGN_OR_RETURN(const std::vector<float> scales, LoadScales(name, 1));
+  const int64_t row_bytes = RowBytes(tensor->type, shape.input_width);
+  const absl::Span<const uint8_t> stored = file_.Data(*tensor);
+  std::vector<Matrix> matrices(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::vector<uint8_t> rows;
+    for (const RowRange& range : parts[i]) {
+      const auto bytes = stored.subspan(range.first * row_bytes, range.count * row_bytes);
+      rows.insert(rows.end(), bytes.begin(), bytes.end());
+    }
+    WL_ASSIGN_OR_RETURN(
+        matrices[i].weight,
+        backend_.LoadWeight({.type = tensor->type,
+                             .input_width = shape.input_width,
+                             .output_width = static_cast<int64_t>(rows.size()) / row_bytes,
+                             .data = rows,
+                             .scales = scales}));
+  }
+  CountIn(*tensor);
+  return matrices;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::UploadFloats(absl::Span<const float> values) {
   const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(values.data()),
                                         values.size() * sizeof(float));
   WL_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
                       backend_.Allocate(static_cast<int64_t>(bytes.size())));
   WL_RETURN_IF_ERROR(backend_.Upload(bytes, *buffer, 0));
-  CountIn(*file_.FindTensor(tensor_name));
   return buffer;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::LoadVector(absl::string_view tensor_name,
+                                                                 int64_t value_count) {
+  WL_ASSIGN_OR_RETURN(const std::vector<float> values, ReadVector(file_, tensor_name, value_count));
+  CountIn(*file_.FindTensor(tensor_name));
+  return UploadFloats(values);
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::LoadConvolution(absl::string_view tensor_name,
+                                                                      int taps, int64_t channels) {
+  WL_ASSIGN_OR_RETURN(const std::vector<float> stored,
+                      ReadVector(file_, tensor_name, taps * channels));
+  std::vector<float> values(stored.size());
+  for (int64_t channel = 0; channel < channels; ++channel) {
+    for (int tap = 0; tap < taps; ++tap) {
+      values[tap * channels + channel] = stored[channel * taps + tap];
+    }
+  }
+  CountIn(*file_.FindTensor(tensor_name));
+  return UploadFloats(values);
 }
 
 void WeightLoader::CountIn(const GgufTensor& tensor) {

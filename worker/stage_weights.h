@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "kernels/backend.h"
 #include "model/gguf.h"
 
@@ -32,8 +33,15 @@ struct MatrixShape {
 
 enum class Bias { kNone, kIfPresent };
 
-// The values of a tensor {value_count} in any floating-point type. InvalidArgument when it is
-// absent or has another shape.
+// Output rows [first, first + count) of a matrix.
+struct RowRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+using RowRanges = std::vector<RowRange>;
+
+// The values of a tensor of `value_count` in any weight type. InvalidArgument when it is absent or
+// has more or fewer.
 absl::StatusOr<std::vector<float>> ReadVector(const GgufFile& file, absl::string_view name,
                                               int64_t value_count);
 
@@ -50,7 +58,15 @@ class WeightLoader {
   // tensor is absent or has another shape.
   absl::StatusOr<Matrix> LoadMatrix(absl::string_view name, const MatrixShape& shape,
                                     Bias bias = Bias::kNone);
-  // The vector `tensor_name` (full name) as f32 values.
+  // Several matrices out of the one that the file keeps, each made of the given rows in their
+  // order: what some architectures interleave head by head is taken apart here. Each row belongs to
+  // one.
+  absl::StatusOr<std::vector<Matrix>> LoadParts(absl::string_view name, const MatrixShape& shape,
+                                                absl::Span<const RowRanges> parts);
+  // The kernel of a depthwise convolution, {taps, channels} in the file, as f32 [taps, channels].
+  absl::StatusOr<std::unique_ptr<Buffer>> LoadConvolution(absl::string_view tensor_name, int taps,
+                                                          int64_t channels);
+  // The vector `tensor_name` (full name) as f32 values, whatever its shape.
   absl::StatusOr<std::unique_ptr<Buffer>> LoadVector(absl::string_view tensor_name,
                                                      int64_t value_count);
 
@@ -58,6 +74,8 @@ class WeightLoader {
 
  private:
   void CountIn(const GgufTensor& tensor);
+  absl::StatusOr<std::vector<float>> LoadScales(absl::string_view name, int64_t expert_count);
+  absl::StatusOr<std::unique_ptr<Buffer>> UploadFloats(absl::Span<const float> values);
 
   const GgufFile& file_;
   Backend& backend_;

@@ -106,8 +106,8 @@ TEST_F(WorkerTest, RefusesAssignmentsThatDoNotFitAndWaitsForTheNext) {
   EXPECT_EQ(hello->hello().epoch(), assign_.assign().epoch());
   EXPECT_EQ(hello->hello().fingerprint(), model_.fingerprint);
   EXPECT_EQ(hello->hello().layer_end(), 2u);
-  EXPECT_EQ(hello->hello().width(), static_cast<uint32_t>(model_.n_embd));
-  EXPECT_EQ(hello->hello().slot_bytes(), 64u * 4 * static_cast<uint32_t>(model_.n_embd));
+  EXPECT_EQ(hello->hello().width(), static_cast<uint32_t>(model_.residual_width));
+  EXPECT_EQ(hello->hello().slot_bytes(), 64u * 4 * static_cast<uint32_t>(model_.residual_width));
   EXPECT_EQ(hello->hello().pid(), worker_->pid());
   EXPECT_TRUE(ReadUntil(control, IsServing).has_value());
 }

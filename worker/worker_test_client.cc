@@ -144,7 +144,7 @@ GoldenModel ReadGolden(const std::string& name) {
   const auto spec = ModelSpec::FromGguf(**file);
   WL_CHECK(spec.ok());
   golden.n_layer = spec->n_layer;
-  golden.n_embd = spec->n_embd;
+  golden.residual_width = spec->residual_width;
   golden.n_vocab = spec->n_vocab;
   golden.fingerprint = *FingerprintOf(**file);
   const std::string text = ReadText(folder + name + ".json");
@@ -189,7 +189,7 @@ v1::ControlRequest AssignFor(const GoldenModel& model, int stage, int stage_coun
   assign.set_layer_begin(static_cast<uint32_t>(begin));
   assign.set_layer_end(static_cast<uint32_t>(end));
   assign.set_layer_count(static_cast<uint32_t>(model.n_layer));
-  assign.set_width(static_cast<uint32_t>(model.n_embd));
+  assign.set_width(static_cast<uint32_t>(model.residual_width));
   assign.set_next_address(next_address);
   assign.set_kv_type(v1::KV_CACHE_TYPE_F32);
   assign.set_slot_count(4);

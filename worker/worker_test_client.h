@@ -57,7 +57,7 @@ struct GoldenModel {
   std::string path;
   std::string fingerprint;
   int n_layer = 0;
-  int n_embd = 0;
+  int residual_width = 0;
   int n_vocab = 0;
   std::vector<int32_t> tokens;
   std::vector<float> logits;  // [tokens, n_vocab]

@@ -52,6 +52,12 @@ ChildSpec WorkerSpec(const ServiceOptions& options, int index, int threads,
                     absl::StrCat(threads),
                     "--backend",
                     options.backend,
+                    "--ple-io",
+                    options.ple_io,
+                    "--ple-cache-mib",
+                    absl::StrCat(options.ple_cache_mib),
+                    "--ple-timeout-s",
+                    absl::StrCat(options.ple_timeout_s),
                     "--log-level",
                     log_level};
   if (options.verify) spec.arguments.push_back("--verify");

@@ -41,6 +41,19 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
   flags.Add(command, "--backend", options.backend, "Device of the workers")
       ->check(CLI::IsMember({"cpu"}));
+  flags
+      .Add(command, "--ple-io", options.ple_io,
+           "How rows of an n-gram table are read: direct (past the page cache), mmap (through it), "
+           "ram (a copy), auto (what is measured to be fastest)")
+      ->check(CLI::IsMember({"auto", "direct", "mmap", "ram"}));
+  flags
+      .Add(command, "--ple-cache-mib", options.ple_cache_mib,
+           "Memory for rows of an n-gram table, in MiB (0: none)")
+      ->check(IntegerRange(0, 1 << 20));
+  flags
+      .Add(command, "--ple-timeout-s", options.ple_timeout_s,
+           "Longest wait for the n-gram rows of one step, in seconds")
+      ->check(IntegerRange(1, 3600));
   flags.Add(command, "--chat-template", options.chat_template,
             "Chat template: a built-in name (chatml) or a file");
   flags.Add(command, "--alias", options.alias, "Model name shown to clients");
@@ -81,6 +94,9 @@ std::vector<std::string> ServeArguments(const ServiceOptions& options) {
   Append(arguments, "--kv-type", options.kv_type);
   Append(arguments, "--edge", options.edge);
   Append(arguments, "--backend", options.backend);
+  Append(arguments, "--ple-io", options.ple_io);
+  Append(arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
+  Append(arguments, "--ple-timeout-s", absl::StrCat(options.ple_timeout_s));
   Append(arguments, "--chat-template", options.chat_template);
   Append(arguments, "--alias", options.alias);
   if (options.verify) arguments.push_back("--verify");

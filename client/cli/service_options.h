@@ -20,6 +20,9 @@ struct ServiceOptions {
   std::string kv_type = "f16";
   std::string edge = "auto";
   std::string backend = "cpu";
+  std::string ple_io = "auto";
+  int ple_cache_mib = 256;
+  int ple_timeout_s = 30;
   std::string chat_template;
   std::string alias;
   bool verify = false;

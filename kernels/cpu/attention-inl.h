@@ -46,6 +46,20 @@ void DecodeKeys(const KvLayout& layout, const uint8_t* page, float* keys) {
   }
 }
 
+void GatherKeys(const KvLayout& layout, const uint8_t* page, int first, int count, int column,
+                float* keys) {
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(page + layout.key_scale_offset);
+  for (int d = 0; d < layout.head_dim; ++d) {
+    for (int t = 0; t < count; t += kLanes) {
+      // Lanes beyond the count come from what follows in the page; they are not stored.
+      Vec16 v = LoadStored(layout, page, d * kPageTokens + first + t);
+      if (layout.type == KvType::kQ8_0)
+        v = Mul(v, LoadHalves(scales + d / layout.group * kPageTokens + first + t));
+      StoreUpTo(v, count - t, keys + d * kPageTokens + column + t);
+    }
+  }
+}
+
 // Lanes beyond head_dim come from what follows in the page (the cache ends with spare bytes);
 // nobody uses them.
 void DecodeValues(const KvLayout& layout, const uint8_t* page, int first, int last, float* values) {
@@ -215,6 +229,7 @@ void FinishAttention(const float* sums, float total, int head_dim, float* out) {
 constexpr AttentionKernels MakeAttentionKernels() {
   return {.decode_keys = DecodeKeys,
           .decode_values = DecodeValues,
+          .gather_keys = GatherKeys,
           .tile = RunTile,
           .finish = FinishAttention};
 }

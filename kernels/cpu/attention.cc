@@ -8,8 +8,6 @@
 namespace warpline {
 namespace {
 
-constexpr int64_t kTaskRows = 96;  // pairs of row and head; each decoded page serves all of them
-
 int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
 int PaddedDim(int head_dim) { return static_cast<int>(DivideUp(head_dim, 16) * 16); }
 
@@ -44,12 +42,14 @@ void PagedAttention::AddTasks(const AttentionJob& job, const StepState& step) {
   const int heads = static_cast<int>(std::min<int64_t>(DivideUp(group, parts), kTaskRows));
   const int64_t rows = kTaskRows / heads;
   for (const StepState::Sequence& sequence : step.sequences()) {
-    for (int64_t row = 0; row < sequence.row_count; row += rows) {
+    const int64_t row_count =
+        std::min(sequence.row_count, job.position_end - sequence.first_position);
+    for (int64_t row = 0; row < row_count; row += rows) {
       for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
         for (int head = 0; head < group; head += heads) {
           tasks_.push_back({.sequence = &sequence,
                             .first_row = row,
-                            .row_count = std::min(rows, sequence.row_count - row),
+                            .row_count = std::min(rows, row_count - row),
                             .first_head = kv_head * group + head,
                             .head_count = std::min(heads, group - head)});
         }
@@ -84,26 +84,40 @@ void PagedAttention::LayOut(int head_dim, Workspace& space) {
   tile.high = space.high.data();
 }
 
-void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, const Task& task,
-                             int thread) {
-  Workspace& space = workspaces_[thread];
-  const KvLayout& layout = job.cache->layout();
-  LayOut(layout.head_dim, space);
+void PagedAttention::StartRows(const AttentionJob& job, const Task& task, Workspace& space) {
+  const int head_dim = job.cache->layout().head_dim;
+  LayOut(head_dim, space);
   AttentionTile& tile = space.tile;
   tile.scale = job.scale;
   tile.row_count = static_cast<int>(task.row_count) * task.head_count;
-  const StepState::Sequence& sequence = *task.sequence;
-  const int64_t first_row = sequence.first_row + task.first_row;
-  const auto head_of = [&](int pair) {
-    return int64_t{task.first_head + pair % task.head_count} * layout.head_dim;
-  };
+  const int64_t first_row = task.sequence->first_row + task.first_row;
   for (int i = 0; i < tile.row_count; ++i) {
-    space.queries[i] = job.q + (first_row + i / task.head_count) * job.q_stride + head_of(i);
+    const int64_t head = task.first_head + i % task.head_count;
+    space.queries[i] = job.q + (first_row + i / task.head_count) * job.q_stride + head * head_dim;
     tile.largest[i] = -std::numeric_limits<float>::infinity();
     tile.total[i] = 0;
   }
   std::fill_n(tile.sums, int64_t{tile.row_count} * tile.padded_dim, 0.0f);
+}
 
+void PagedAttention::FinishRows(const AttentionJob& job, const Task& task, const Workspace& space) {
+  const AttentionTile& tile = space.tile;
+  const int64_t first_row = task.sequence->first_row + task.first_row;
+  for (int i = 0; i < tile.row_count; ++i) {
+    const int64_t head = task.first_head + i % task.head_count;
+    float* const out =
+        job.out + (first_row + i / task.head_count) * job.out_stride + head * tile.head_dim;
+    kernels_.finish(tile.sums + int64_t{i} * tile.padded_dim, tile.total[i], tile.head_dim, out);
+  }
+}
+
+void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, const Task& task,
+                             int thread) {
+  Workspace& space = workspaces_[thread];
+  const KvLayout& layout = job.cache->layout();
+  StartRows(job, task, space);
+  AttentionTile& tile = space.tile;
+  const StepState::Sequence& sequence = *task.sequence;
   const int64_t first_position = sequence.first_position + task.first_row;
   const int64_t end = first_position + task.row_count;
   const int kv_head = task.first_head / (job.n_head / job.cache->args().n_head_kv);
@@ -126,10 +140,7 @@ void PagedAttention::RunTask(const AttentionJob& job, const StepState& step, con
                            space.values);
     kernels_.tile(tile);
   }
-  for (int i = 0; i < tile.row_count; ++i) {
-    float* out = job.out + (first_row + i / task.head_count) * job.out_stride + head_of(i);
-    kernels_.finish(tile.sums + int64_t{i} * tile.padded_dim, tile.total[i], layout.head_dim, out);
-  }
+  FinishRows(job, task, space);
 }
 
 }  // namespace warpline

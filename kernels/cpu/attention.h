@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,13 +22,27 @@ struct AttentionJob {
   float scale = 0;
   int64_t window = 0;  // 0: none
   const CpuKvCache* cache = nullptr;
+  // Rows at this position and later ones are left out.
+  int64_t position_end = std::numeric_limits<int64_t>::max();
+};
+
+// What rows at position_end and later attend to: blocks of `ratio` tokens, and what lies behind
+// their last complete block.
+struct SelectedBlocks {
+  int ratio = 0;
+  const int32_t* blocks = nullptr;  // [rows, stride]: their number, then ascending indices
+  int64_t stride = 0;
 };
 
 class PagedAttention {
  public:
+  static constexpr int64_t kTaskRows = 96;  // pairs of row and head; a decoded page serves all
+
   PagedAttention(InstructionSet set, ThreadPool& pool);
   absl::Status Reserve(int head_dim);  // call before Run for heads of this size
   void Run(const AttentionJob& job, const StepState& step);
+  // The rows that Run left out, in sparse_attention.cc.
+  void RunSelected(const AttentionJob& job, const SelectedBlocks& selected, const StepState& step);
 
  private:
   // Some consecutive rows of a sequence and some heads that share a KV head.
@@ -49,6 +64,10 @@ class PagedAttention {
   // Lays the scratch out for heads of this size.
   static void LayOut(int head_dim, Workspace& space);
   void RunTask(const AttentionJob& job, const StepState& step, const Task& task, int thread);
+  void StartRows(const AttentionJob& job, const Task& task, Workspace& space);
+  void FinishRows(const AttentionJob& job, const Task& task, const Workspace& space);
+  void RunSelectedTask(const AttentionJob& job, const SelectedBlocks& selected,
+                       const StepState& step, const Task& task, int thread);
 
   const AttentionKernels& kernels_;
   ThreadPool& pool_;

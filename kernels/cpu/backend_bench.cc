@@ -54,7 +54,10 @@ double BestSeconds(OpFixture& fixture, int64_t rows) {
   double best = 1e9;
   for (const auto start = Clock::now(); SecondsSince(start) < kSecondsPerCase;) {
     const auto run = Clock::now();
-    if (!fixture.Run(0, rows).ok()) return 0;
+    if (const absl::Status status = fixture.Run(0, rows); !status.ok()) {
+      std::fprintf(stderr, "%s\n", status.ToString().c_str());
+      return 0;
+    }
     best = std::min(best, SecondsSince(run));
   }
   return best;
@@ -79,7 +82,8 @@ int Main(int argc, char** argv) {
     auto fixture = MakeFixture(**backend, op_case);
     const double seconds = fixture.ok() ? BestSeconds(**fixture, op_case.rows) : 0;
     if (seconds <= 0) {
-      std::fprintf(stderr, "%s failed\n", name.c_str());
+      std::fprintf(stderr, "%s failed: %s\n", name.c_str(),
+                   fixture.status().ToString().c_str());
       return 1;
     }
     std::printf("%-64s %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", name.c_str(), seconds * 1e6,

@@ -123,6 +123,28 @@ std::vector<OpCase> BatchCases() {
                    .k = 64,
                    .n = 500,
                    .soft_cap = 2});
+  for (const int head_dim : {32, 40}) {
+    cases.push_back({.op = CaseOp::kDeltaNet,
+                     .rows = kBatchRows,
+                     .n_head = 4,
+                     .n_head_kv = 2,
+                     .head_dim = head_dim});
+  }
+  cases.push_back({.op = CaseOp::kHyper, .rows = kBatchRows, .k = 48, .n = 20, .streams = 3});
+  cases.push_back({.op = CaseOp::kPle, .rows = kBatchRows, .k = 40, .streams = 3});
+  for (const int ratio : {1, 4, 50}) {
+    cases.push_back({.op = CaseOp::kQsa,
+                     .rows = kBatchRows,
+                     .kv_type = KvType::kQ8_0,
+                     .n_head = 6,
+                     .n_head_kv = 2,
+                     .head_dim = 80,
+                     .n_rot = 16,
+                     .head_norm = true,
+                     .ratio = ratio,
+                     .blocks = ratio == 50 ? 1 : 12,
+                     .context = 33});
+  }
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {
     cases.push_back({.op = CaseOp::kAttention,
                      .rows = kBatchRows,
@@ -158,6 +180,12 @@ TEST(BackendTest, BitsDoNotDependOnBatchOrThreads) {
   }
 }
 
+// Whether rows of one sequence depend on earlier ones.
+bool RowsMeet(CaseOp op) {
+  return op == CaseOp::kAttention || op == CaseOp::kQsa || op == CaseOp::kDeltaNet ||
+         op == CaseOp::kPle;
+}
+
 TEST(BackendTest, ARowThatIsNotANumberTouchesNoOther) {
   const std::unique_ptr<Backend> backend = MakeBackend(2);
   constexpr int64_t kPoisoned = kBatchRows / 2 - 9;
@@ -167,7 +195,7 @@ TEST(BackendTest, ARowThatIsNotANumberTouchesNoOther) {
     ASSERT_EQ(clean.size(), poisoned.size());
     const int64_t width = static_cast<int64_t>(clean.size()) / op_case.rows;
     // Later rows of the same sequence see the poisoned key; earlier ones must not.
-    const int64_t last = op_case.op == CaseOp::kAttention ? kPoisoned : op_case.rows;
+    const int64_t last = RowsMeet(op_case.op) ? kPoisoned : op_case.rows;
     for (int64_t row = 0; row < last; ++row) {
       if (row == kPoisoned) continue;
       ASSERT_EQ(std::memcmp(clean.data() + row * width, poisoned.data() + row * width,

@@ -49,10 +49,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
 CpuBackend::CpuBackend(InstructionSet set, int thread_count)
     : set_(set),
       row_(GetRowKernels(set)),
+      hybrid_(GetHybridKernels(set)),
       pool_(thread_count),
       product_(set, pool_),
       attention_(set, pool_),
-      moe_(set, pool_, product_) {}
+      moe_(set, pool_, product_),
+      selector_(set, pool_) {}
 
 std::string CpuBackend::Describe() const {
   return absl::StrCat("cpu instruction_set=", InstructionSetName(set_),
@@ -108,6 +110,20 @@ absl::StatusOr<std::unique_ptr<KvCache>> CpuBackend::CreateKvCache(const KvCache
   WL_ASSIGN_OR_RETURN(CpuMemory memory, CpuMemory::Create(bytes + kSpareBytes));
   WL_RETURN_IF_ERROR(attention_.Reserve(args.head_dim));
   return std::make_unique<CpuKvCache>(args, layout, std::move(memory));
+}
+
+absl::StatusOr<std::unique_ptr<SlotState>> CpuBackend::CreateSlotState(const SlotStateArgs& args) {
+  int64_t bytes = sizeof(float);
+  if (args.slot_count <= 0 || args.value_count < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a state of ", args.slot_count, " slots of ", args.value_count, " values"));
+  }
+  if (__builtin_mul_overflow(bytes, args.slot_count, &bytes) ||
+      __builtin_mul_overflow(bytes, args.value_count, &bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("a state of ", args.value_count, " values"));
+  }
+  WL_ASSIGN_OR_RETURN(CpuMemory memory, CpuMemory::Create(bytes + kSpareBytes));
+  return std::make_unique<CpuSlotState>(args, std::move(memory));
 }
 
 absl::Status CpuBackend::Reserve(int64_t max_rows, int64_t max_context) {

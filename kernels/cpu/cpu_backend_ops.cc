@@ -9,44 +9,13 @@
 #include "kernels/quant_decode.h"
 
 namespace warpline {
-namespace {
-
-constexpr int64_t kInlineFloats = 16 << 10;  // less work than this is not worth waking anybody
-constexpr int64_t kRowsPerTask = 8;
-
-MatrixJob PlainJob(const MatrixSlice& matrix, const CpuRows& in, const CpuRows& out,
-                   bool accumulate) {
-  return {.matrix = matrix,
-          .x = in.data,
-          .x_stride = in.stride,
-          .row_count = in.row_count,
-          .column_count = out.width,
-          .out = out.data,
-          .out_stride = out.stride,
-          .accumulate = accumulate};
-}
-
-}  // namespace
-
-template <typename Task>
-void CpuBackend::ForRows(int64_t row_count, int64_t floats_per_row, const Task& task) {
-  const int64_t tasks = row_count * floats_per_row < kInlineFloats
-                            ? 1
-                            : (row_count + kRowsPerTask - 1) / kRowsPerTask;
-  const int64_t rows = tasks == 1 ? row_count : kRowsPerTask;
-  pool_.Run(tasks, [&](int64_t index, int) {
-    const int64_t end = std::min(row_count, (index + 1) * rows);
-    for (int64_t row = index * rows; row < end; ++row) task(row);
-  });
-}
-
 absl::Status CpuBackend::Embed(const EmbedArgs& args) {
   WL_RETURN_IF_ERROR(CheckInStep());
   WL_ASSIGN_OR_RETURN(const MatrixSlice slice,
                       CheckMatrix("embedding table", {args.table}, -1, -1, 1));
   const CpuWeight& table = *slice.weight;
-  WL_ASSIGN_OR_RETURN(const CpuRows out,
-                      CheckTensor("embedding", args.out, step_.row_count(), table.input_width()));
+  WL_ASSIGN_OR_RETURN(const CpuRows out, CheckTensor("embedding", args.out, step_.row_count(),
+                                                     args.copies * table.input_width()));
   for (const int32_t token : step_.token_ids()) {
     if (token < 0 || token >= table.output_width()) {
       return absl::InvalidArgumentError(
@@ -54,10 +23,15 @@ absl::Status CpuBackend::Embed(const EmbedArgs& args) {
     }
   }
   const DequantizeFunction decode = FastDequantizer(table.type(), set_);
+  const int64_t width = table.input_width();
   ForRows(out.row_count, out.width, [&](int64_t row) {
-    decode(table.Column(0, step_.token_ids()[row]), out.width, out.Row(row));
-    if (table.Scale(0) != 1) row_.scale(table.Scale(0), out.width, out.Row(row));
-    if (args.factor != 1) row_.scale(args.factor, out.width, out.Row(row));
+    float* const values = out.Row(row);
+    decode(table.Column(0, step_.token_ids()[row]), width, values);
+    if (table.Scale(0) != 1) row_.scale(table.Scale(0), width, values);
+    if (args.factor != 1) row_.scale(args.factor, width, values);
+    for (int copy = 1; copy < args.copies; ++copy) {
+      std::memcpy(values + copy * width, values, width * sizeof(float));
+    }
   });
   return absl::OkStatus();
 }
@@ -68,7 +42,10 @@ absl::Status CpuBackend::NormConvert(const NormConvertArgs& args) {
                       CheckTensor("norm output", args.out, in.row_count, in.width));
   WL_ASSIGN_OR_RETURN(const float* gamma, CheckVector("norm gamma", args.gamma, in.width));
   ForRows(in.row_count, in.width, [&](int64_t row) {
-    row_.rms_norm(in.Row(row), gamma, args.eps, in.width, out.Row(row));
+    // The input of a norm that is added is not needed any more.
+    float* const normed = args.accumulate ? in.Row(row) : out.Row(row);
+    row_.rms_norm(in.Row(row), gamma, args.eps, in.width, normed);
+    if (args.accumulate) row_.add(normed, in.width, out.Row(row));
   });
   return absl::OkStatus();
 }
@@ -120,7 +97,7 @@ absl::Status CpuBackend::QkvRopeStore(const QkvRopeStoreArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Attention(const AttentionArgs& args) {
+absl::StatusOr<AttentionJob> CpuBackend::CheckAttention(const AttentionArgs& args) const {
   WL_RETURN_IF_ERROR(CheckInStep());
   WL_ASSIGN_OR_RETURN(const CpuKvCache* cache, CheckCache(args.cache, args.n_head, args.n_head_kv,
                                                           args.head_dim, step_.largest_page()));
@@ -129,15 +106,52 @@ absl::Status CpuBackend::Attention(const AttentionArgs& args) {
   WL_ASSIGN_OR_RETURN(const CpuRows out,
                       CheckTensor("attention output", args.out, step_.row_count(), width));
   if (args.window < 0) return absl::InvalidArgumentError(absl::StrCat("window of ", args.window));
-  attention_.Run({.q = q.data,
-                  .q_stride = q.stride,
-                  .out = out.data,
-                  .out_stride = out.stride,
-                  .n_head = args.n_head,
-                  .scale = args.scale,
-                  .window = args.window,
-                  .cache = cache},
-                 step_);
+  return AttentionJob{.q = q.data,
+                      .q_stride = q.stride,
+                      .out = out.data,
+                      .out_stride = out.stride,
+                      .n_head = args.n_head,
+                      .scale = args.scale,
+                      .window = args.window,
+                      .cache = cache};
+}
+
+absl::Status CpuBackend::Attention(const AttentionArgs& args) {
+  WL_ASSIGN_OR_RETURN(const AttentionJob job, CheckAttention(args));
+  attention_.Run(job, step_);
+  return ApplyGate(args);
+}
+
+absl::Status CpuBackend::QsaAttend(const QsaAttendArgs& args) {
+  WL_ASSIGN_OR_RETURN(AttentionJob job, CheckAttention(args.attention));
+  const int64_t stride = 1 + args.most_blocks;
+  if (args.attention.window != 0 || args.ratio < 1 || args.most_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("sparse attention to ", args.most_blocks,
+                                                   " blocks of ", args.ratio, " with window ",
+                                                   args.attention.window));
+  }
+  WL_ASSIGN_OR_RETURN(const float* selection,
+                      CheckNeeded("selection", args.selection, step_.row_count() * stride));
+  job.position_end = DensePositions(args.ratio, args.most_blocks);
+  attention_.Run(job, step_);
+  attention_.RunSelected(job,
+                         {.ratio = args.ratio,
+                          .blocks = reinterpret_cast<const int32_t*>(selection),
+                          .stride = stride},
+                         step_);
+  return ApplyGate(args.attention);
+}
+
+absl::Status CpuBackend::ApplyGate(const AttentionArgs& args) {
+  if (args.gate.buffer == nullptr) return absl::OkStatus();
+  const int64_t width = int64_t{args.n_head} * args.head_dim;
+  WL_ASSIGN_OR_RETURN(const CpuRows out,
+                      CheckTensor("attention output", args.out, step_.row_count(), width));
+  WL_ASSIGN_OR_RETURN(const CpuRows gate,
+                      CheckTensor("attention gate", args.gate, step_.row_count(), width));
+  ForRows(out.row_count, width, [&](int64_t row) {
+    hybrid_.gate(gate.Row(row), GateKind::kSigmoid, width, out.Row(row));
+  });
   return absl::OkStatus();
 }
 

@@ -95,6 +95,15 @@ CpuWeight::CpuWeight(const WeightArgs& args, const uint8_t* data)
       data_(data),
       scales_(args.scales.begin(), args.scales.end()) {}
 
+absl::Status CpuSlotState::Reset(int kv_slot) {
+  if (kv_slot < 0 || kv_slot >= args_.slot_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_slot ", kv_slot, " of a state of ", args_.slot_count));
+  }
+  std::fill_n(Slot(kv_slot), args_.value_count, 0.0f);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<KvLayout> MakeKvLayout(KvType type, int head_dim) {
   KvLayout layout{.type = type, .head_dim = head_dim};
   const int64_t values = int64_t{kPageTokens} * head_dim;

@@ -110,6 +110,21 @@ class CpuKvCache final : public KvCache {
   CpuMemory memory_;
 };
 
+class CpuSlotState final : public SlotState {
+ public:
+  CpuSlotState(const SlotStateArgs& args, CpuMemory memory)
+      : args_(args), memory_(std::move(memory)) {}
+  absl::Status Reset(int kv_slot) override;
+  const SlotStateArgs& args() const { return args_; }
+  float* Slot(int kv_slot) const {
+    return reinterpret_cast<float*>(memory_.data()) + kv_slot * args_.value_count;
+  }
+
+ private:
+  SlotStateArgs args_;
+  CpuMemory memory_;
+};
+
 // InvalidArgument: int8 with a head size that is no multiple of 8.
 absl::StatusOr<KvLayout> MakeKvLayout(KvType type, int head_dim);
 

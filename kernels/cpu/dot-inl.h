@@ -154,6 +154,11 @@ void DotF32(const DotArgs& args) {
   for (; c + kTileColumns <= args.columns; c += kTileColumns) {
     DotColumns<kTileColumns>(args, w + c * w_stride, w_stride, args.out + c);
   }
+  if constexpr (kTileColumns > 4) {  // what a page of pooled keys leaves over
+    for (; c + 4 <= args.columns; c += 4) {
+      DotColumns<4>(args, w + c * w_stride, w_stride, args.out + c);
+    }
+  }
   for (; c < args.columns; ++c) DotColumns<1>(args, w + c * w_stride, w_stride, args.out + c);
 }
 

@@ -26,6 +26,14 @@ const char* OpName(CaseOp op) {
       return "head";
     case CaseOp::kAttention:
       return "attention";
+    case CaseOp::kDeltaNet:
+      return "delta_net";
+    case CaseOp::kHyper:
+      return "hyper";
+    case CaseOp::kPle:
+      return "ple";
+    case CaseOp::kQsa:
+      return "qsa";
   }
   return "";
 }
@@ -123,13 +131,63 @@ void AddMatrixCases(std::vector<OpCase>& cases) {
   }
 }
 
+void AddHybridCases(std::vector<OpCase>& cases) {
+  for (const int64_t rows : {1, 2, 9, 70}) {
+    for (const int head_dim : {1, 6, 16, 20, 64, 128}) {
+      cases.push_back({.op = CaseOp::kDeltaNet,
+                       .rows = rows,
+                       .n_head = 6,
+                       .n_head_kv = 2,
+                       .head_dim = head_dim,
+                       .taps = 1 + head_dim % 5,
+                       .grouped = head_dim % 3 == 0,
+                       .sigmoid_gate = head_dim % 4 == 0,
+                       .bound = 1e-11});
+    }
+    for (const int streams : {2, 3, 4}) {
+      cases.push_back(
+          {.op = CaseOp::kHyper, .rows = rows, .k = 20 + 4 * streams, .n = 6, .streams = streams});
+      cases.push_back({.op = CaseOp::kPle,
+                       .rows = rows,
+                       .k = 18 + 7 * streams,
+                       .taps = streams,
+                       .streams = streams,
+                       .bound = 1e-11});
+    }
+  }
+  // More rows than are worked on at a time.
+  cases.push_back({.op = CaseOp::kHyper, .rows = 300, .k = 16, .n = 8, .streams = 2});
+  cases.push_back({.op = CaseOp::kPle, .rows = 300, .k = 16, .streams = 2, .bound = 1e-11});
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {
+    for (const int ratio : {1, 3, 4, 64, 100}) {
+      cases.push_back(Attention(type, 150, 61, 6, 2, 32, 16));
+      cases.back().op = CaseOp::kQsa;
+      cases.back().ratio = ratio;
+      cases.back().blocks = ratio < 10 ? 20 / ratio : 1;
+    }
+  }
+  cases.push_back(Attention(KvType::kF32, 3, 3000, 100, 1, 16, 8));  // more heads than a task holds
+  cases.back().op = CaseOp::kQsa;
+  cases.back().ratio = 4;
+  cases.back().blocks = 40;
+}
+
 }  // namespace
 
 std::string CaseName(const OpCase& c) {
-  if (c.op == CaseOp::kAttention) {
-    return absl::StrCat("attention kv=", KvName(c.kv_type), " rows=", c.rows,
-                        " context=", c.context, " heads=", c.n_head, "/", c.n_head_kv, "x",
-                        c.head_dim, " window=", c.window);
+  if (c.op == CaseOp::kDeltaNet) {
+    return absl::StrCat("delta_net rows=", c.rows, " heads=", c.n_head, "/", c.n_head_kv, "x",
+                        c.head_dim, " taps=", c.taps);
+  }
+  if (c.op == CaseOp::kHyper || c.op == CaseOp::kPle) {
+    return absl::StrCat(OpName(c.op), " rows=", c.rows, " streams=", c.streams, "x", c.k,
+                        " n=", c.n, " taps=", c.taps);
+  }
+  if (c.op == CaseOp::kAttention || c.op == CaseOp::kQsa) {
+    return absl::StrCat(OpName(c.op), " ratio=", c.ratio, " blocks=", c.blocks,
+                        " kv=", KvName(c.kv_type), " rows=", c.rows, " context=", c.context,
+                        " heads=", c.n_head, "/", c.n_head_kv, "x", c.head_dim,
+                        " window=", c.window);
   }
   return absl::StrCat(
       OpName(c.op), " ", InfoOf(c.type).name, " rows=", c.rows, " k=", c.k, " n=", c.n,
@@ -139,6 +197,7 @@ std::string CaseName(const OpCase& c) {
 std::vector<OpCase> TestCases() {
   std::vector<OpCase> cases;
   AddMatrixCases(cases);
+  AddHybridCases(cases);
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {
     for (const int head_dim : {16, 32, 64, 80, 128, 256}) {
       cases.push_back(Attention(type, 5, 130, 6, 2, head_dim, 0));
@@ -185,6 +244,16 @@ std::vector<OpCase> BenchCases() {
     }
   }
   cases.push_back({.op = CaseOp::kHead, .type = kQ80, .rows = 1, .k = 576, .n = 49152});
+  for (const int64_t rows : {1, 512}) {
+    cases.push_back(
+        {.op = CaseOp::kDeltaNet, .rows = rows, .n_head = 48, .n_head_kv = 16, .head_dim = 128});
+    cases.push_back({.op = CaseOp::kHyper, .rows = rows, .k = 2560, .n = 320, .streams = 4});
+    cases.push_back({.op = CaseOp::kPle, .rows = rows, .k = 2560, .streams = 4});
+    cases.push_back(Attention(KvType::kQ8_0, rows, 16384, 24, 2, 256, 24));
+    cases.back().op = CaseOp::kQsa;
+    cases.back().ratio = 4;
+    cases.back().blocks = 512;
+  }
   for (OpCase& c : cases) c.padding = 0;
   return cases;
 }

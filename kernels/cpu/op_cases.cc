@@ -414,9 +414,24 @@ absl::StatusOr<std::unique_ptr<OpFixture>> MakeAttentionFixture(Backend& backend
                                                                 const OpCase& op_case,
                                                                 int64_t poisoned_row);
 
+// In op_cases_hybrid.cc.
+absl::StatusOr<std::unique_ptr<OpFixture>> MakeHybridFixture(Backend& backend,
+                                                             const OpCase& op_case,
+                                                             int64_t poisoned_row);
+
 absl::StatusOr<std::unique_ptr<OpFixture>> MakeFixture(Backend& backend, const OpCase& op_case,
                                                        int64_t poisoned_row) {
-  if (op_case.op == CaseOp::kAttention) return MakeAttentionFixture(backend, op_case, poisoned_row);
+  switch (op_case.op) {
+    case CaseOp::kAttention:
+    case CaseOp::kQsa:
+      return MakeAttentionFixture(backend, op_case, poisoned_row);
+    case CaseOp::kDeltaNet:
+    case CaseOp::kHyper:
+    case CaseOp::kPle:
+      return MakeHybridFixture(backend, op_case, poisoned_row);
+    default:
+      break;
+  }
   std::unique_ptr<RowFixture> fixture;
   int64_t out_width = op_case.k;
   switch (op_case.op) {

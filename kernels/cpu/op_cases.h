@@ -13,7 +13,19 @@
 
 namespace warpline {
 
-enum class CaseOp { kLinear, kDenseFfn, kMoe, kNorm, kEmbed, kHead, kAttention };
+enum class CaseOp {
+  kLinear,
+  kDenseFfn,
+  kMoe,
+  kNorm,
+  kEmbed,
+  kHead,
+  kAttention,
+  kDeltaNet,
+  kHyper,
+  kPle,
+  kQsa
+};
 
 struct OpCase {
   CaseOp op = CaseOp::kLinear;
@@ -39,9 +51,15 @@ struct OpCase {
   bool interleaved = false;
   bool head_norm = false;
   int64_t window = 0;
-  int64_t context = 0;   // attention: tokens stored before the rows
-  int64_t padding = 3;   // values between a row's end and the next row
-  double bound = 1e-12;  // of the normalised mean square error
+  int taps = 4;               // DeltaNet, n-grams: of the convolution
+  bool grouped = false;       // DeltaNet: neighbouring value heads share a key head
+  bool sigmoid_gate = false;  // DeltaNet
+  int streams = 1;            // wide residuals
+  int ratio = 0;              // sparse attention: tokens of a block
+  int64_t blocks = 0;         // sparse attention: most blocks of a row
+  int64_t context = 0;        // attention: tokens stored before the rows
+  int64_t padding = 3;        // values between a row's end and the next row
+  double bound = 1e-12;       // of the normalised mean square error
 };
 
 std::string CaseName(const OpCase& op_case);

@@ -48,6 +48,12 @@ absl::StatusOr<const float*> CheckVector(absl::string_view name, const Buffer* b
   return vector.floats();
 }
 
+absl::StatusOr<const float*> CheckNeeded(absl::string_view name, const Buffer* buffer,
+                                         int64_t count) {
+  if (buffer == nullptr) return absl::InvalidArgumentError(absl::StrCat("no ", name));
+  return CheckVector(name, buffer, count);
+}
+
 absl::StatusOr<MatrixSlice> CheckMatrix(absl::string_view name, const LinearWeight& matrix,
                                         int64_t input_width, int64_t output_width,
                                         int64_t expert_count) {
@@ -83,6 +89,19 @@ absl::StatusOr<const CpuKvCache*> CheckCache(const KvCache* cache, int n_head, i
                                                    own.args().page_count, " pages"));
   }
   return &own;
+}
+
+absl::StatusOr<CpuSlotState*> CheckState(absl::string_view name, SlotState* state,
+                                         int64_t value_count, int largest_slot) {
+  if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no ", name));
+  CpuSlotState* const found = static_cast<CpuSlotState*>(state);
+  const SlotStateArgs& args = found->args();
+  if (args.value_count != value_count || largest_slot >= args.slot_count) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " of ", args.slot_count, " slots with ",
+                                                   args.value_count, " values; needed are ",
+                                                   value_count, " and slot ", largest_slot));
+  }
+  return found;
 }
 
 absl::Status CheckWeightArgs(const WeightArgs& args) {

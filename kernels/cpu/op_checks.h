@@ -23,8 +23,25 @@ struct CpuRows {
 absl::StatusOr<CpuRows> CheckTensor(absl::string_view name, const Tensor& tensor, int64_t row_count,
                                     int64_t width);
 
+// out (+)= matrix in.
+inline MatrixJob PlainJob(const MatrixSlice& matrix, const CpuRows& in, const CpuRows& out,
+                          bool accumulate) {
+  return {.matrix = matrix,
+          .x = in.data,
+          .x_stride = in.stride,
+          .row_count = in.row_count,
+          .column_count = out.width,
+          .out = out.data,
+          .out_stride = out.stride,
+          .accumulate = accumulate};
+}
+
 // A vector of `count` values; null when `buffer` is null.
 absl::StatusOr<const float*> CheckVector(absl::string_view name, const Buffer* buffer,
+                                         int64_t count);
+
+// The same, but there must be one.
+absl::StatusOr<const float*> CheckNeeded(absl::string_view name, const Buffer* buffer,
                                          int64_t count);
 
 // A matrix with these widths (-1: any) and number of experts, and its bias.
@@ -34,6 +51,10 @@ absl::StatusOr<MatrixSlice> CheckMatrix(absl::string_view name, const LinearWeig
 
 absl::StatusOr<const CpuKvCache*> CheckCache(const KvCache* cache, int n_head, int n_head_kv,
                                              int head_dim, int32_t largest_page);
+
+// A state with this many values for each slot, for all slots up to `largest_slot`.
+absl::StatusOr<CpuSlotState*> CheckState(absl::string_view name, SlotState* state,
+                                         int64_t value_count, int largest_slot);
 
 absl::Status CheckWeightArgs(const WeightArgs& args);
 

@@ -7,6 +7,23 @@
 
 namespace warpline {
 
+void FillRopeRow(const RopeArgs& rope, int64_t position, float* row) {
+  const int64_t pairs = static_cast<int64_t>(rope.inverse_frequency.size());
+  const int64_t first_step = rope.interleaved ? 2 : 1;
+  const int64_t partner = rope.interleaved ? 1 : pairs;
+  float* const sines = row + 2 * pairs;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const double angle = static_cast<double>(position) * rope.inverse_frequency[i];
+    const float c = static_cast<float>(std::cos(angle) * rope.magnitude);
+    const float s = static_cast<float>(std::sin(angle) * rope.magnitude);
+    const int64_t a = i * first_step;
+    const int64_t b = a + partner;
+    row[a] = row[b] = c;
+    sines[a] = -s;
+    sines[b] = s;
+  }
+}
+
 void RopeTables::BeginStep() {
   for (Table& table : tables_) table.valid = false;
 }
@@ -32,22 +49,8 @@ absl::StatusOr<const float*> RopeTables::Get(const RopeArgs& rope,
   WL_ASSIGN_OR_RETURN(float* values,
                       found->values.Floats(static_cast<int64_t>(positions.size()) * width));
   if (found->valid) return values;
-  const int64_t first_step = rope.interleaved ? 2 : 1;
-  const int64_t partner = rope.interleaved ? 1 : pairs;
-  const auto fill_row = [&](int64_t row, int) {
-    float* cosines = values + row * width;
-    float* sines = cosines + 2 * pairs;
-    for (int64_t i = 0; i < pairs; ++i) {
-      const double angle = static_cast<double>(positions[row]) * rope.inverse_frequency[i];
-      const float c = static_cast<float>(std::cos(angle) * rope.magnitude);
-      const float s = static_cast<float>(std::sin(angle) * rope.magnitude);
-      const int64_t a = i * first_step, b = a + partner;
-      cosines[a] = cosines[b] = c;
-      sines[a] = -s;
-      sines[b] = s;
-    }
-  };
-  pool.Run(static_cast<int64_t>(positions.size()), fill_row);
+  pool.Run(static_cast<int64_t>(positions.size()),
+           [&](int64_t row, int) { FillRopeRow(rope, positions[row], values + row * width); });
   found->valid = true;
   return values;
 }

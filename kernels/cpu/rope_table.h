@@ -13,6 +13,9 @@
 
 namespace warpline {
 
+// One row of such a table: [2 n_rot] for one position.
+void FillRopeRow(const RopeArgs& rope, int64_t position, float* row);
+
 class RopeTables {
  public:
   // Forgets the tables of the step before.

@@ -96,6 +96,9 @@ struct AttentionKernels {
   void (*decode_keys)(const KvLayout& layout, const uint8_t* page, float* keys);  // all 64
   void (*decode_values)(const KvLayout& layout, const uint8_t* page, int first, int last,
                         float* values);
+  // Keys of tokens [first, first + count) of a page to columns [column, column + count) of a tile.
+  void (*gather_keys)(const KvLayout& layout, const uint8_t* page, int first, int count, int column,
+                      float* keys);
   void (*tile)(const AttentionTile& tile);
   void (*finish)(const float* sums, float total, int head_dim, float* out);
 };

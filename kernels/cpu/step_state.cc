@@ -29,6 +29,9 @@ absl::Status StepState::Check(const StepArgs& args) const {
       return absl::InvalidArgumentError(absl::StrCat(
           "sequence with ", sequence.row_count, " rows at position ", sequence.first_position));
     }
+    if (sequence.kv_slot < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("kv_slot ", sequence.kv_slot));
+    }
     rows += sequence.row_count;
     const int64_t end = sequence.first_position + sequence.row_count;
     const int64_t covered = static_cast<int64_t>(sequence.pages.size()) * kPageTokens;
@@ -55,12 +58,15 @@ absl::Status StepState::Begin(const StepArgs& args) {
   sequences_.clear();
   pages_.clear();
   largest_page_ = -1;
+  largest_slot_ = -1;
   for (const StepSequence& sequence : args.sequences) {
     const int32_t index = static_cast<int32_t>(sequences_.size());
     sequences_.push_back({.first_row = static_cast<int64_t>(positions_.size()),
                           .row_count = sequence.row_count,
                           .first_position = sequence.first_position,
-                          .first_page = static_cast<int64_t>(pages_.size())});
+                          .first_page = static_cast<int64_t>(pages_.size()),
+                          .kv_slot = sequence.kv_slot});
+    largest_slot_ = std::max(largest_slot_, sequence.kv_slot);
     for (int r = 0; r < sequence.row_count; ++r) {
       positions_.push_back(sequence.first_position + r);
       sequence_of_row_.push_back(index);

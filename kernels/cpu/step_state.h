@@ -17,6 +17,7 @@ class StepState {
     int64_t row_count = 0;
     int64_t first_position = 0;
     int64_t first_page = 0;  // index into pages()
+    int kv_slot = 0;
   };
 
   void Reserve(int64_t max_rows, int64_t max_context);
@@ -32,6 +33,7 @@ class StepState {
   absl::Span<const int32_t> sequence_of_row() const { return sequence_of_row_; }
   absl::Span<const Sequence> sequences() const { return sequences_; }
   int32_t largest_page() const { return largest_page_; }  // -1: no pages
+  int largest_slot() const { return largest_slot_; }      // -1: no sequence
   // The page that holds `position` of a sequence.
   int32_t PageOf(const Sequence& sequence, int64_t position) const {
     return pages_[sequence.first_page + position / kPageTokens];
@@ -47,6 +49,7 @@ class StepState {
   std::vector<Sequence> sequences_;
   std::vector<int32_t> pages_;
   int32_t largest_page_ = -1;
+  int largest_slot_ = -1;
 };
 
 }  // namespace warpline

@@ -1,31 +1,41 @@
 #include "worker/layers/attention_mixer.h"
 
-#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
 namespace warpline {
 
-absl::StatusOr<AttentionMixer> AttentionMixer::Load(WeightLoader& loader, const ModelSpec& spec,
-                                                    int layer, const KvPlan& kv, Backend& backend) {
-  AttentionMixer mixer;
-  mixer.n_head_ = spec.layers[layer].n_head;
-  mixer.n_head_kv_ = spec.layers[layer].n_head_kv;
-  mixer.head_dim_ = spec.head_dim;
-  mixer.eps_ = static_cast<float>(spec.rms_eps);
-  WL_RETURN_IF_ERROR(mixer.LoadProjections(loader, spec, layer));
+absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Load(WeightLoader& loader,
+                                                            const ModelSpec& spec, int layer,
+                                                            const StatePlan& state,
+                                                            Backend& backend) {
+  std::unique_ptr<AttentionMixer> mixer(new AttentionMixer());
+  const LayerSpec& shape = spec.layers[layer];
+  mixer->n_head_ = shape.n_head;
+  mixer->n_head_kv_ = shape.n_head_kv;
+  mixer->head_dim_ = spec.head_dim;
+  mixer->eps_ = static_cast<float>(spec.rms_eps);
+  mixer->scale_ = static_cast<float>(spec.attention_scale);
+  mixer->is_local_ = shape.kind == LayerKind::kSlidingAttention;
+  mixer->window_ = mixer->is_local_ ? spec.window : 0;
+  WL_RETURN_IF_ERROR(mixer->LoadProjections(loader, spec, layer));
   if (spec.has_qk_norm) {
     WL_ASSIGN_OR_RETURN(
-        mixer.q_gamma_,
+        mixer->q_gamma_,
         loader.LoadVector(LayerTensorName(layer, "attn_q_norm.weight"), spec.head_dim));
     WL_ASSIGN_OR_RETURN(
-        mixer.k_gamma_,
+        mixer->k_gamma_,
         loader.LoadVector(LayerTensorName(layer, "attn_k_norm.weight"), spec.head_dim));
   }
-  WL_ASSIGN_OR_RETURN(mixer.cache_, backend.CreateKvCache({.type = kv.type,
-                                                           .n_head_kv = mixer.n_head_kv_,
-                                                           .head_dim = mixer.head_dim_,
-                                                           .page_count = kv.page_count}));
+  if (shape.compress_ratio > 0) {
+    WL_ASSIGN_OR_RETURN(mixer->indexer_, Indexer::Load(loader, spec, layer, state, backend));
+  }
+  WL_ASSIGN_OR_RETURN(mixer->cache_, backend.CreateKvCache({.type = state.kv_type,
+                                                            .n_head_kv = mixer->n_head_kv_,
+                                                            .head_dim = mixer->head_dim_,
+                                                            .page_count = state.page_count}));
   return mixer;
 }
 
@@ -36,9 +46,13 @@ absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSp
   const auto load = [&](const char* name, int64_t output_width) {
     return loader.LoadMatrix(LayerTensorName(layer, name),
                              {.input_width = spec.n_embd, .output_width = output_width},
-                             Bias::kIfPresent);
+                             spec.has_attention_gate ? Bias::kNone : Bias::kIfPresent);
   };
-  if (loader.Has(LayerTensorName(layer, "attn_qkv.weight"))) {
+  if (spec.has_attention_gate) {
+    WL_RETURN_IF_ERROR(LoadGatedQueries(loader, spec, layer));
+    WL_ASSIGN_OR_RETURN(k_, load("attn_k", kv_width));
+    WL_ASSIGN_OR_RETURN(v_, load("attn_v", kv_width));
+  } else if (loader.Has(LayerTensorName(layer, "attn_qkv.weight"))) {
     WL_ASSIGN_OR_RETURN(qkv_, load("attn_qkv", q_width + 2 * kv_width));
   } else {
     WL_ASSIGN_OR_RETURN(q_, load("attn_q", q_width));
@@ -51,6 +65,25 @@ absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSp
       output_,
       loader.LoadMatrix(LayerTensorName(layer, "attn_output"),
                         {.input_width = q_width, .output_width = spec.n_embd}, output_bias));
+  return absl::OkStatus();
+}
+
+// The file has the rows of each head's query and then those of its gate.
+absl::Status AttentionMixer::LoadGatedQueries(WeightLoader& loader, const ModelSpec& spec,
+                                              int layer) {
+  RowRanges queries;
+  RowRanges gates;
+  for (int64_t head = 0; head < n_head_; ++head) {
+    queries.push_back({.first = 2 * head * head_dim_, .count = head_dim_});
+    gates.push_back({.first = (2 * head + 1) * head_dim_, .count = head_dim_});
+  }
+  WL_ASSIGN_OR_RETURN(std::vector<Matrix> parts,
+                      loader.LoadParts(LayerTensorName(layer, "attn_q"),
+                                       {.input_width = spec.n_embd,
+                                        .output_width = int64_t{2} * n_head_ * head_dim_},
+                                       {queries, gates}));
+  q_ = std::move(parts[0]);
+  gate_ = std::move(parts[1]);
   return absl::OkStatus();
 }
 
@@ -69,36 +102,56 @@ absl::Status AttentionMixer::Project(Backend& backend, const Tensor& in, const T
       {.matrix = v_.linear(), .in = in, .out = Columns(qkv, q_width + kv_width, kv_width)});
 }
 
-absl::Status AttentionMixer::Run(Backend& backend, const RopeTable& rope,
-                                 const Workspace& workspace, const Tensor& in,
-                                 const Tensor& residual) const {
+absl::Status AttentionMixer::ResetSlot(int kv_slot) const {
+  return indexer_.has_value() ? indexer_->ResetSlot(kv_slot) : absl::OkStatus();
+}
+
+absl::Status AttentionMixer::Run(const LayerContext& context, const Tensor& in,
+                                 const Sink& sink) const {
+  Backend& backend = context.backend;
   const int64_t q_width = int64_t{n_head_} * head_dim_;
   const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
-  const Tensor qkv = PackedRows(workspace.qkv.get(), in.row_count, q_width + 2 * kv_width);
-  const Tensor heads = PackedRows(workspace.heads.get(), in.row_count, q_width);
+  const Tensor qkv = PackedRows(context.workspace.qkv.get(), in.row_count, q_width + 2 * kv_width);
+  const Tensor heads = PackedRows(context.workspace.heads.get(), in.row_count, q_width);
   const Tensor q = Columns(qkv, 0, q_width);
   WL_RETURN_IF_ERROR(Project(backend, in, qkv));
-  WL_RETURN_IF_ERROR(backend.QkvRopeStore({.q = q,
-                                           .k = Columns(qkv, q_width, kv_width),
-                                           .v = Columns(qkv, q_width + kv_width, kv_width),
-                                           .n_head = n_head_,
-                                           .n_head_kv = n_head_kv_,
-                                           .head_dim = head_dim_,
-                                           .q_gamma = q_gamma_.get(),
-                                           .k_gamma = k_gamma_.get(),
-                                           .eps = eps_,
-                                           .rope = rope.args(),
-                                           .cache = cache_.get()}));
   WL_RETURN_IF_ERROR(
-      backend.Attention({.q = q,
-                         .out = heads,
-                         .n_head = n_head_,
-                         .n_head_kv = n_head_kv_,
-                         .head_dim = head_dim_,
-                         .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim_))),
-                         .cache = cache_.get()}));
+      backend.QkvRopeStore({.q = q,
+                            .k = Columns(qkv, q_width, kv_width),
+                            .v = Columns(qkv, q_width + kv_width, kv_width),
+                            .n_head = n_head_,
+                            .n_head_kv = n_head_kv_,
+                            .head_dim = head_dim_,
+                            .q_gamma = q_gamma_.get(),
+                            .k_gamma = k_gamma_.get(),
+                            .eps = eps_,
+                            .rope = (is_local_ ? context.rope_local : context.rope).args(),
+                            .cache = cache_.get()}));
+  Tensor gate;
+  if (gate_.weight != nullptr) {
+    gate = PackedRows(context.workspace.gate.get(), in.row_count, q_width);
+    WL_RETURN_IF_ERROR(backend.Linear({.matrix = gate_.linear(), .in = in, .out = gate}));
+  }
+  const AttentionArgs attention{.q = q,
+                                .out = heads,
+                                .n_head = n_head_,
+                                .n_head_kv = n_head_kv_,
+                                .head_dim = head_dim_,
+                                .scale = scale_,
+                                .window = window_,
+                                .cache = cache_.get(),
+                                .gate = gate};
+  if (indexer_.has_value()) {
+    WL_RETURN_IF_ERROR(indexer_->Select(context, in));
+    WL_RETURN_IF_ERROR(backend.QsaAttend({.attention = attention,
+                                          .ratio = indexer_->ratio(),
+                                          .most_blocks = indexer_->most_blocks(),
+                                          .selection = context.workspace.selection.get()}));
+  } else {
+    WL_RETURN_IF_ERROR(backend.Attention(attention));
+  }
   return backend.Linear(
-      {.matrix = output_.linear(), .in = heads, .out = residual, .accumulate = true});
+      {.matrix = output_.linear(), .in = heads, .out = sink.out, .accumulate = sink.accumulate});
 }
 
 }  // namespace warpline

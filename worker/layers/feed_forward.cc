@@ -1,5 +1,8 @@
 #include "worker/layers/feed_forward.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace warpline {
@@ -18,6 +21,7 @@ absl::StatusOr<FeedForward> FeedForward::Load(WeightLoader& loader, const ModelS
 }
 
 absl::Status FeedForward::LoadDense(WeightLoader& loader, const ModelSpec& spec, int layer) {
+  if (spec.architecture == Architecture::kGemma3) activation_ = Activation::kGeluTanh;
   const Bias bias = spec.architecture == Architecture::kLlama ? Bias::kIfPresent : Bias::kNone;
   const MatrixShape inward{.input_width = spec.n_embd, .output_width = spec.layers[layer].n_ff};
   const MatrixShape outward{.input_width = spec.layers[layer].n_ff, .output_width = spec.n_embd};
@@ -40,8 +44,16 @@ absl::Status FeedForward::LoadExperts(WeightLoader& loader, const ModelSpec& spe
   WL_ASSIGN_OR_RETURN(
       router_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_inp"),
                                  {.input_width = spec.n_embd, .output_width = moe.expert_count}));
-  WL_ASSIGN_OR_RETURN(gate_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_exps"), inward));
-  WL_ASSIGN_OR_RETURN(up_, loader.LoadMatrix(LayerTensorName(layer, "ffn_up_exps"), inward));
+  // The architectures that may fuse gate and up are those with recurrent layers.
+  const std::string fused = LayerTensorName(layer, "ffn_gate_up_exps");
+  if (spec.has_attention_gate && loader.Has(absl::StrCat(fused, ".weight"))) {
+    MatrixShape both = inward;
+    both.output_width *= 2;
+    WL_ASSIGN_OR_RETURN(gate_up_, loader.LoadMatrix(fused, both));
+  } else {
+    WL_ASSIGN_OR_RETURN(gate_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_exps"), inward));
+    WL_ASSIGN_OR_RETURN(up_, loader.LoadMatrix(LayerTensorName(layer, "ffn_up_exps"), inward));
+  }
   WL_ASSIGN_OR_RETURN(down_, loader.LoadMatrix(LayerTensorName(layer, "ffn_down_exps"), outward));
   return absl::OkStatus();
 }
@@ -61,18 +73,20 @@ absl::Status FeedForward::LoadSharedExpert(WeightLoader& loader, const ModelSpec
   return absl::OkStatus();
 }
 
-absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Tensor& residual) const {
+absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Sink& sink) const {
   if (!is_moe_) {
     return backend.DenseFfn({.gate = gate_.linear(),
                              .up = up_.linear(),
                              .down = down_.linear(),
+                             .activation = activation_,
                              .in = in,
-                             .out = residual,
-                             .accumulate = true});
+                             .out = sink.out,
+                             .accumulate = sink.accumulate});
   }
   return backend.MoeFfn({.router = router_.linear(),
                          .gate = gate_.weight.get(),
                          .up = up_.weight.get(),
+                         .gate_up = gate_up_.weight.get(),
                          .down = down_.weight.get(),
                          .used_count = used_count_,
                          .renormalise = renormalise_,
@@ -81,8 +95,8 @@ absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Tensor& 
                          .shared_up = shared_up_.linear(),
                          .shared_down = shared_down_.linear(),
                          .in = in,
-                         .out = residual,
-                         .accumulate = true});
+                         .out = sink.out,
+                         .accumulate = sink.accumulate});
 }
 
 }  // namespace warpline

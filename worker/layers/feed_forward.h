@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "model/model_spec.h"
+#include "worker/layers/layer.h"
 #include "worker/stage_weights.h"
 
 namespace warpline {
@@ -15,8 +16,8 @@ class FeedForward {
  public:
   static absl::StatusOr<FeedForward> Load(WeightLoader& loader, const ModelSpec& spec, int layer);
 
-  // residual += ffn(in); both [rows, n_embd].
-  absl::Status Run(Backend& backend, const Tensor& in, const Tensor& residual) const;
+  // `in` [rows, n_embd].
+  absl::Status Run(Backend& backend, const Tensor& in, const Sink& sink) const;
 
  private:
   FeedForward() = default;
@@ -25,11 +26,13 @@ class FeedForward {
   absl::Status LoadSharedExpert(WeightLoader& loader, const ModelSpec& spec, int layer);
 
   bool is_moe_ = false;
+  Activation activation_ = Activation::kSilu;
   int used_count_ = 0;
   bool renormalise_ = false;
   Matrix router_;
   Matrix gate_;  // one matrix, or expert_count of them
   Matrix up_;
+  Matrix gate_up_;  // of experts, instead of both; otherwise without weight
   Matrix down_;
   Matrix shared_gate_input_;  // without weight: no shared expert
   Matrix shared_gate_;
