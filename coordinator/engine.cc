@@ -66,8 +66,8 @@ absl::StatusOr<uint64_t> Engine::Submit(SequenceRequest request) {
   return id;
 }
 
-void Engine::Cancel(uint64_t sequence_id) {
-  (void)inbox_->TryPush(CancelEvent{.sequence_id = sequence_id});
+void Engine::Cancel(uint64_t sequence_id, absl::Status why) {
+  (void)inbox_->TryPush(CancelEvent{.sequence_id = sequence_id, .why = std::move(why)});
 }
 void Engine::Resume() { (void)inbox_->TryPush(ResumeEvent{}); }
 bool Engine::GetStatus(std::function<void(v1::StatusResponse)> answer) {
@@ -162,16 +162,15 @@ void Engine::Handle(SubmitEvent& event) {
 }
 
 void Engine::Handle(CancelEvent& event) {
-  const absl::Status cancelled = absl::CancelledError("the client has left");
   for (auto place = queue_.begin(); place != queue_.end(); ++place) {
     if ((*place)->id != event.sequence_id) continue;
-    Finish(**place, cancelled, FinishKind::kStop);
+    Finish(**place, event.why, FinishKind::kStop);
     queue_.erase(place);
     return;
   }
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->id == event.sequence_id && !sequence->closing) {
-      Finish(*sequence, cancelled, FinishKind::kStop);
+      Finish(*sequence, event.why, FinishKind::kStop);
       return;
     }
   }

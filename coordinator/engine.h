@@ -46,8 +46,8 @@ class Engine {
   // while not ready or draining, ResourceExhausted when the queue is full). An error when the inbox
   // itself is full: then the sink is not called.
   absl::StatusOr<uint64_t> Submit(SequenceRequest request);
-  // Ends the sequence with Cancelled, if it has not ended.
-  void Cancel(uint64_t sequence_id);
+  // Ends the sequence with `why`, if it has not ended.
+  void Cancel(uint64_t sequence_id, absl::Status why);
   // To be called when a sink that was Blocked() has room again.
   void Resume();
   // `answer` is called on the engine thread, with model, version and pid left to the caller. False

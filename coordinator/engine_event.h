@@ -30,6 +30,7 @@ struct SubmitEvent {
 };
 struct CancelEvent {
   uint64_t sequence_id = 0;
+  absl::Status why;
 };
 // A blocked sink has room again.
 struct ResumeEvent {};

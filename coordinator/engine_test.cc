@@ -344,7 +344,7 @@ TEST_F(EngineTest, AfterACancelNoFurtherChunkIsSentThenClose) {
     return count;
   };
   ASSERT_TRUE(worker_->Await([&](const auto& all) { return count_of(all, false) == 2; }));
-  engine_->Cancel(id);
+  engine_->Cancel(id, absl::CancelledError("the client has left"));
   EXPECT_EQ(sink->AwaitEnd().code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(worker_->Await([&](const auto& all) { return count_of(all, true) == 1; }));
   worker_->ReleaseResults();

@@ -6,6 +6,7 @@
 
 #include "base/error_detail.h"
 #include "base/status.h"
+#include "coordinator/client_patience.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/request_checks.h"
 #include "coordinator/stream_outbox.h"
@@ -22,8 +23,9 @@ class EvaluateCall final : public grpc::ServerWriteReactor<v1::EvaluateResponse>
                            public SequenceSink,
                            public std::enable_shared_from_this<EvaluateCall> {
  public:
-  EvaluateCall(const ServiceContext& context, const v1::EvaluateRequest& request)
-      : context_(context), request_(request) {}
+  EvaluateCall(const ServiceContext& context, grpc::CallbackServerContext& call,
+               const v1::EvaluateRequest& request)
+      : context_(context), request_(request), patience_(call.deadline()) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -41,7 +43,7 @@ class EvaluateCall final : public grpc::ServerWriteReactor<v1::EvaluateResponse>
   }
   void OnCancel() override {
     cancelled_ = true;
-    if (const uint64_t id = sequence_id_; id != 0) context_.engine.Cancel(id);
+    if (const uint64_t id = sequence_id_; id != 0) context_.engine.Cancel(id, patience_.WhyEnded());
   }
   void OnDone() override { self_.reset(); }
 
@@ -80,7 +82,7 @@ class EvaluateCall final : public grpc::ServerWriteReactor<v1::EvaluateResponse>
     if (request_.decode_from() > 0) sequence.decode_from = request_.decode_from();
     WL_ASSIGN_OR_RETURN(const uint64_t id, context_.engine.Submit(std::move(sequence)));
     sequence_id_ = id;
-    if (cancelled_) context_.engine.Cancel(id);
+    if (cancelled_) context_.engine.Cancel(id, patience_.WhyEnded());
     return absl::OkStatus();
   }
 
@@ -94,6 +96,7 @@ class EvaluateCall final : public grpc::ServerWriteReactor<v1::EvaluateResponse>
 
   const ServiceContext& context_;
   const v1::EvaluateRequest& request_;  // gRPC's, until OnDone.
+  const ClientPatience patience_;
   StreamOutbox<v1::EvaluateResponse> outbox_;
   std::atomic<int64_t> outbox_front_bytes_{0};  // of the write in flight
   std::atomic<int64_t> waiting_bytes_{0};
@@ -110,9 +113,9 @@ class EvaluateCall final : public grpc::ServerWriteReactor<v1::EvaluateResponse>
 }  // namespace
 
 grpc::ServerWriteReactor<v1::EvaluateResponse>* StartEvaluate(const ServiceContext& context,
-                                                              grpc::CallbackServerContext&,
+                                                              grpc::CallbackServerContext& call,
                                                               const v1::EvaluateRequest& request) {
-  auto reactor = std::make_shared<EvaluateCall>(context, request);
+  auto reactor = std::make_shared<EvaluateCall>(context, call, request);
   reactor->Begin();
   return reactor.get();
 }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "coordinator/client_patience.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/request_checks.h"
 #include "coordinator/stream_outbox.h"
@@ -27,7 +28,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  public:
   GenerateCall(const ServiceContext& context, grpc::CallbackServerContext& call,
                const v1::GenerateRequest& request)
-      : context_(context), call_(call), request_(request) {}
+      : context_(context), call_(call), request_(request), patience_(call.deadline()) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -42,7 +43,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnWriteDone(bool ok) override { Do(outbox_.Next(ok)); }
   void OnCancel() override {
     cancelled_ = true;
-    if (const uint64_t id = sequence_id_; id != 0) context_.engine.Cancel(id);
+    if (const uint64_t id = sequence_id_; id != 0) context_.engine.Cancel(id, patience_.WhyEnded());
   }
   void OnDone() override { self_.reset(); }
 
@@ -107,7 +108,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   }
 
   void Submit() {
-    if (cancelled_) return Refuse(absl::CancelledError("the client has left"));
+    if (cancelled_) return Refuse(patience_.WhyEnded());
     if (const absl::Status status = TrySubmit(); !status.ok()) Refuse(status);
   }
 
@@ -121,7 +122,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     LogDebug("sequence=", id, " request=", request_.request_id(), " prompt=", prompt_count_);
     sequence_id_ = id;
     // The client may have left before the id was known to OnCancel.
-    if (cancelled_) context_.engine.Cancel(id);
+    if (cancelled_) context_.engine.Cancel(id, patience_.WhyEnded());
     return absl::OkStatus();
   }
 
@@ -139,6 +140,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   const ServiceContext& context_;
   grpc::CallbackServerContext& call_;
   const v1::GenerateRequest& request_;  // gRPC's, until OnDone.
+  const ClientPatience patience_;
   StreamOutbox<v1::GenerateResponse> outbox_;
   std::atomic<bool> cancelled_{false};
   std::atomic<uint64_t> sequence_id_{0};  // 0: the engine does not have it yet

@@ -93,7 +93,10 @@ class Servers {
       builder.SetMaxSendMessageSize(kMaxInternalMessageBytes);
       builder.RegisterService(services_.back().get());
       WL_ASSIGN_OR_RETURN(ServerHandle handle, StartServer(builder, address));
-      handle.server->GetHealthCheckService()->SetServingStatus(false);
+      // By its name and as the whole server: clients ask for either.
+      grpc::HealthCheckServiceInterface& health = *handle.server->GetHealthCheckService();
+      health.SetServingStatus(false);
+      health.SetServingStatus(v1::Inference::service_full_name(), false);
       LogInfo("listening address=", address,
               handle.port != 0 ? absl::StrCat(" port=", handle.port) : "");
       servers_.push_back(std::move(handle.server));
@@ -102,9 +105,7 @@ class Servers {
   }
 
   void SetReady(bool ready, const std::string& reason) {
-    for (const std::unique_ptr<grpc::Server>& server : servers_) {
-      server->GetHealthCheckService()->SetServingStatus(ready);
-    }
+    if (ready != serving_) SetServing(ready);
     if (ready) {
       NotifySupervisor("READY=1\nSTATUS=serving");
     } else {
@@ -120,8 +121,17 @@ class Servers {
   }
 
  private:
+  // Those who watch hear of every call, so it is made when something changes.
+  void SetServing(bool serving) {
+    for (const std::unique_ptr<grpc::Server>& server : servers_) {
+      server->GetHealthCheckService()->SetServingStatus(serving);
+    }
+    serving_ = serving;
+  }
+
   std::vector<std::unique_ptr<InferenceService>> services_;
   std::vector<std::unique_ptr<grpc::Server>> servers_;
+  bool serving_ = false;
 };
 
 // Waits for the signal, then lets running requests end.

@@ -58,10 +58,9 @@ TEST_F(ProgramTest, BadOptionsExitWith2AndNameTheRange) {
   } cases[] = {
       {{"--no-such-flag"}, "no-such-flag"},
       {{"-c"}, "-c"},
-      {{"-c", "-1"}, "1 to 16777216"},
-      {{"-c", "0"}, "1 to 16777216"},
-      {{"-c", "1000000000"}, "1 to 16777216"},
-      {{"-c", "4k"}, "1 to 16777216"},
+      {{"-c", "-1"}, "0 to 16777216"},
+      {{"-c", "1000000000"}, "0 to 16777216"},
+      {{"-c", "4k"}, "0 to 16777216"},
       {{"-np", "0"}, "1 to 1024"},
       {{"--chunk", "0"}, "1 to 1048576"},
       {{"--queue", "63"}, "64 to 65536"},
@@ -113,6 +112,12 @@ TEST_F(ProgramTest, ThePlanNamesEveryStage) {
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("[0, 4)"), HasSubstr("[4, 6)"),
                                     HasSubstr("longest sequence 640 tokens"),
                                     HasSubstr("3 sequences at once"), HasSubstr("30 cache pages")));
+}
+
+TEST_F(ProgramTest, AContextOfZeroIsTheModelsOwn) {
+  const Outcome outcome = Run({"-m", kModel, "--print-plan", "--worker-count", "2", "-c", "0"});
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("longest sequence 512 tokens"));
 }
 
 TEST_F(ProgramTest, APortInUseIsNamedAtOnce) {

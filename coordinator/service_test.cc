@@ -16,6 +16,7 @@
 #include "base/error_detail.h"
 #include "coordinator/harness_client.h"
 #include "proto/grpc_status.h"
+#include "proto/health.grpc.pb.h"
 
 namespace warpline {
 namespace {
@@ -185,6 +186,26 @@ TEST_F(RunningServiceTest, TheQueueIsFirstComeFirstServedAndADeadlineInItHolds) 
   EXPECT_TRUE(service_->AwaitMetric("warpline_slots_used", 0));
 }
 
+TEST_F(RunningServiceTest, ADeadlineIsCountedAsOneAndAClientThatLeavesIsNot) {
+  const std::string overdue = R"(warpline_requests_total{outcome="deadline_exceeded"})";
+  const std::string cancelled = R"(warpline_requests_total{outcome="cancelled"})";
+  const double overdue_before = std::max(0.0, service_->Metric(overdue));
+  const double cancelled_before = std::max(0.0, service_->Metric(cancelled));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + milliseconds(200));
+  v1::GenerateRequest request = GreedyRequest(kPrompt, 4000);
+  const auto reader = service_->stub().Generate(&context, request);
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(service_->AwaitMetric(overdue, overdue_before + 1));
+  const Answer left = service_->Generate(
+      request, [](const v1::GenerateResponse& event) { return !event.has_delta(); });
+  EXPECT_EQ(left.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(service_->AwaitMetric(cancelled, cancelled_before + 1));
+  EXPECT_EQ(service_->Metric(overdue), overdue_before + 1);
+}
+
 TEST_F(RunningServiceTest, PromptsAtTheContextLength) {
   std::vector<int32_t> prompt(4095, 5);
   const Answer one = service_->Generate(GreedyRequest(prompt, 10));
@@ -292,6 +313,35 @@ TEST(ServiceFaultTest, AKilledWorkerEndsRequestsAtOnceAndComesBack) {
         1);
   }
   EXPECT_TRUE(service.AwaitMetric("warpline_pages_used", 0));
+}
+
+TEST(ServiceFaultTest, HealthByNameIsToldOnceForEachChange) {
+  using grpc::health::v1::HealthCheckResponse;
+  TestService service(kModel, 2);
+  ASSERT_TRUE(service.WaitUntilReady()) << service.Log();
+  const auto health = grpc::health::v1::Health::NewStub(service.channel());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(v1::Inference::service_full_name());
+  const auto watch = health->Watch(&context, request);
+  std::vector<HealthCheckResponse::ServingStatus> told;
+  HealthCheckResponse response;
+  while (watch->Read(&response)) {
+    told.push_back(response.status());
+    if (told.size() == 1) {
+      service.worker(0).Signal(SIGKILL);
+      service.worker(0).Wait();
+      // A reason that changes and an epoch that begins are no change of health.
+      ASSERT_TRUE(service.WaitUntil(false));
+      service.StartWorker(0);
+    } else if (response.status() == HealthCheckResponse::SERVING) {
+      context.TryCancel();
+    }
+  }
+  EXPECT_THAT(told,
+              testing::ElementsAre(HealthCheckResponse::SERVING, HealthCheckResponse::NOT_SERVING,
+                                   HealthCheckResponse::SERVING));
 }
 
 TEST(ServiceFaultTest, RunningRequestsEndBeforeAStopAndNewOnesAreRefused) {

@@ -76,11 +76,20 @@ class DrainTest(unittest.TestCase):
         self.assertEqual(service.processes(), [])
 
 
+class FullOutputTest(unittest.TestCase):
+    def test_an_answer_that_nobody_can_read_ends(self):
+        with open("/dev/full", "wb") as full:
+            complete = subprocess.run([os.path.join(BIN, "warpline"), "complete", "-m", default_model(), "Once"],
+                                      stdout=full, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(complete.returncode, 1)
+        self.assertIn(b"standard output cannot be written", complete.stderr)
+
+
 class RefusalTest(unittest.TestCase):
     def test_options(self):
         model = os.path.join(DATA, "families", "llama-plain.gguf")
         for flags in (["--no-such"], ["-c", "-1"], ["-c", "4k"], ["--workers", "0"], ["--layer-split", "1,2", "--workers", "2"],
-                      ["--layer-split", "0", "--workers", "2"], ["--layer-split", "99", "--workers", "2"], ["--workers", "99"]):
+                      ["--layer-split", "0", "--workers", "2"], ["--layer-split", "99", "--workers", "2"], ["--workers", "99"], ["--host", ""]):
             result = run("warpline", "serve", "-m", model, "--port", free_port(), "--grpc-port", free_port(), *flags)
             self.assertEqual(result.returncode, 2, (flags, result.stderr))
             self.assertTrue(result.stderr.strip(), flags)

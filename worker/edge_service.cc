@@ -132,6 +132,7 @@ class EdgeReactor final : public grpc::ServerBidiReactor<v1::EdgeMessage, v1::Ed
 
  private:
   void Refuse(const absl::Status& status) {
+    if (absl::IsCancelled(status)) return End(status);  // The worker stops; nothing is wrong.
     if (admitted_) {
       gate_.executor().CountRefused();
       LogWarning("edge message refused epoch=", edge_.limits.epoch, ": ", status.message());

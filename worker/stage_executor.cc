@@ -80,12 +80,15 @@ absl::Status StageExecutor::Begin(const StageAssignment& assignment,
   if (old != nullptr) old->Break(absl::CancelledError("a new epoch begins"));
   BeginTask task{
       .assignment = assignment, .control = std::move(control), .outlet = std::move(outlet)};
-  if (inbox_->TryPush(std::move(task))) return absl::OkStatus();
-  return absl::ResourceExhaustedError("the stage's inbox is full");
+  return inbox_->TryPush(std::move(task)) ? absl::OkStatus() : WhyRefused();
 }
 
 absl::Status StageExecutor::Submit(EdgeTask task) {
-  if (inbox_->TryPush(std::move(task))) return absl::OkStatus();
+  return inbox_->TryPush(std::move(task)) ? absl::OkStatus() : WhyRefused();
+}
+
+absl::Status StageExecutor::WhyRefused() const {
+  if (stopping_) return absl::CancelledError("the worker stops");
   return absl::ResourceExhaustedError("the stage's inbox is full");
 }
 

@@ -61,10 +61,10 @@ class StageExecutor {
 
   // A new epoch: forgets all sequences, keeps the weights when the share is the same, loads them
   // otherwise, opens `outlet` (null on the last stage) and reports Serving. The outlet of the epoch
-  // before is broken at once. ResourceExhausted when the inbox is full.
+  // before is broken at once. ResourceExhausted when the inbox is full, Cancelled after Stop.
   absl::Status Begin(const StageAssignment& assignment, std::shared_ptr<ControlSink> control,
                      std::shared_ptr<Outlet> outlet);
-  // ResourceExhausted when the inbox is full, which credits rule out.
+  // ResourceExhausted when the inbox is full, which credits rule out; Cancelled after Stop.
   absl::Status Submit(EdgeTask task);
   // To be called when the outgoing edge of this epoch has ended. May outlive the executor.
   std::function<void(const absl::Status&)> EdgeLostHandler(uint64_t epoch);
@@ -85,6 +85,7 @@ class StageExecutor {
   };
   using Task = std::variant<BeginTask, EdgeTask, EdgeLostTask>;
 
+  absl::Status WhyRefused() const;
   void Loop();
   // Empty when none came until NextWake.
   std::optional<Task> NextTask();

@@ -296,6 +296,14 @@ TEST(StageExecutorTest, ANewEpochKeepsTheWeightsAndForgetsTheSequences) {
               ElementsAre("load", "serving 5 ", "reset 0", "reset all", "serving 6 "));
 }
 
+TEST(StageExecutorTest, WhatComesAfterAStopIsCancelledNotRefusedAsTooMuch) {
+  Stage stage(true, false);
+  stage.executor().Stop();
+  const absl::Status status =
+      stage.executor().Submit({.epoch = kEpoch, .item = CloseSequence{.key = {7, 1}}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+}
+
 TEST(StageExecutorTest, TheEdgesLossWakesTheWaitForACredit) {
   Stage stage(true, false);
   stage.Open(7, 0);

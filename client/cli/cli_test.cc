@@ -71,6 +71,18 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   EXPECT_EQ(parsed.layer_split, "4,9");
 }
 
+TEST(ServiceOptionsTest, AnIpv6HostStandsInBrackets) {
+  ServiceOptions options;
+  options.grpc_port = 5;
+  for (const auto& [host, address] : {std::pair("127.0.0.1", "127.0.0.1:5"),
+                                      {"::1", "[::1]:5"},
+                                      {"[::1]", "[::1]:5"},
+                                      {"localhost", "localhost:5"}}) {
+    options.grpc_host = host;
+    EXPECT_EQ(GrpcAddress(options), address);
+  }
+}
+
 TEST(ServiceOptionsTest, AKeyIsNoArgument) {
   ServiceOptions options;
   options.api_key = "sesame";

@@ -58,7 +58,7 @@ Answer StreamAnswer(InferenceClient& client, const v1::GenerateRequest& request)
     std::cout << text << std::flush;
     answer.text += text;
   };
-  answer.status = client.Generate(request, [&](const v1::GenerateResponse& event) {
+  answer.status = client.Generate(request, [&](const v1::GenerateResponse& event) -> absl::Status {
     if (event.has_progress()) {
       const double done = event.progress().prompt_done();
       bar.Show(absl::StrCat("reading ", event.progress().prompt_tokens(), " tokens"),
@@ -72,6 +72,9 @@ Answer StreamAnswer(InferenceClient& client, const v1::GenerateRequest& request)
       show(event.finished().text());
       answer.usage = event.finished().usage();
     }
+    // Nobody would read what else comes.
+    if (!std::cout) return absl::UnavailableError("standard output cannot be written");
+    return absl::OkStatus();
   });
   answer.first_token_seconds = std::chrono::duration<double>(first - begin).count();
   const double seconds = std::chrono::duration<double>(last - first).count();

@@ -47,14 +47,17 @@ InferenceClient::InferenceClient(const std::string& address)
 
 absl::Status InferenceClient::Generate(
     const v1::GenerateRequest& request,
-    const std::function<void(const v1::GenerateResponse&)>& on_event) {
+    const std::function<absl::Status(const v1::GenerateResponse&)>& on_event) {
   grpc::ClientContext context;
   const CancelOnSignal cancel(context);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
       stub_->Generate(&context, request);
   v1::GenerateResponse event;
-  while (reader->Read(&event)) on_event(event);
-  return FromGrpc(reader->Finish());
+  absl::Status status;
+  while (status.ok() && reader->Read(&event)) status = on_event(event);
+  if (!status.ok()) context.TryCancel();
+  const absl::Status finished = FromGrpc(reader->Finish());
+  return status.ok() ? finished : status;
 }
 
 absl::Status InferenceClient::Evaluate(

@@ -15,10 +15,10 @@ class InferenceClient {
  public:
   explicit InferenceClient(const std::string& address);
 
-  // Calls `on_event` for every event. While it runs SIGINT and SIGTERM cancel the call (status
-  // Cancelled).
+  // Calls `on_event` for every event; an error of it ends the call and is returned. While it runs
+  // SIGINT and SIGTERM cancel the call (status Cancelled).
   absl::Status Generate(const v1::GenerateRequest& request,
-                        const std::function<void(const v1::GenerateResponse&)>& on_event);
+                        const std::function<absl::Status(const v1::GenerateResponse&)>& on_event);
   // The same for rows of logits.
   absl::Status Evaluate(const v1::EvaluateRequest& request,
                         const std::function<absl::Status(const v1::EvaluateResponse&)>& on_rows);

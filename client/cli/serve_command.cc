@@ -68,8 +68,7 @@ ChildSpec CoordinatorSpec(const ServiceOptions& options, const std::vector<std::
                           const std::string& address, const std::string& log_level) {
   ChildSpec spec{.name = "coordinator", .needed_at_start = true, .stop_rank = kCoordinatorRank};
   std::string listen = address;
-  if (options.grpc_port >= 0)
-    absl::StrAppend(&listen, ",", options.grpc_host, ":", options.grpc_port);
+  if (options.grpc_port >= 0) absl::StrAppend(&listen, ",", GrpcAddress(options));
   spec.arguments = {ProgramPath("warpline-coordinator"), "--model", options.model, "--listen",
                     listen};
   for (const std::string& worker : workers)

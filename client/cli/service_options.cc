@@ -1,5 +1,6 @@
 #include "client/cli/service_options.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace warpline {
@@ -80,6 +81,13 @@ void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
       .Add(command, "--drain-seconds", options.drain_seconds,
            "How long running requests may go on after SIGTERM")
       ->check(IntegerRange(0, 86400));
+}
+
+std::string GrpcAddress(const ServiceOptions& options) {
+  const std::string& host = options.grpc_host;
+  const bool is_bare_ipv6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
+  return is_bare_ipv6 ? absl::StrCat("[", host, "]:", options.grpc_port)
+                      : absl::StrCat(host, ":", options.grpc_port);
 }
 
 std::vector<std::string> ServeArguments(const ServiceOptions& options) {

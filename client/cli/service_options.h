@@ -44,6 +44,8 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 // What decides where the service listens.
 void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 
+// Where the gRPC service listens: host:port, an IPv6 address in brackets.
+std::string GrpcAddress(const ServiceOptions& options);
 // The arguments of `warpline serve` that say the same as `options`, less its secrets.
 std::vector<std::string> ServeArguments(const ServiceOptions& options);
 // The secrets as environment variables of a child ("NAME=value"): a process list shows arguments.

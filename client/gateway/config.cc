@@ -117,6 +117,8 @@ std::optional<GatewayConfig> ParseGatewayConfig(int argc, const char* const* arg
     return std::nullopt;
   }
   std::string problem = ReadKeys(options, config);
+  // The resolver would take it for every address of the machine.
+  if (config.host.empty()) problem = "--host must name an address";
   if (problem.empty() && config.cors_origin.find_first_of("\r\n") != std::string::npos) {
     problem = "--cors-origin may not have line ends";
   }

@@ -118,6 +118,9 @@ TEST(GatewayProgramTest, RefusesBadOptionsWithTheirRange) {
   Program port(With({"--port", "70000"}));
   EXPECT_THAT(port.ErrorsUntil("\n"), HasSubstr("0 to 65535"));
   EXPECT_EQ(port.Wait(), 2);
+  Program nowhere(With({"--port", "0", "--host", ""}));
+  EXPECT_THAT(nowhere.ErrorsUntil("\n"), HasSubstr("--host must name an address"));
+  EXPECT_EQ(nowhere.Wait(), 2);
   Program unknown(With({"--bogus"}));
   EXPECT_EQ(unknown.Wait(), 2);
   Program nothing({});
