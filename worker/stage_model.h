@@ -1,4 +1,5 @@
-// The layers of one stage over a back end: weights of its range, KV caches, page lists of its slots.
+// The layers of one stage over a back end: weights of its range, KV caches, page lists of its
+// slots.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +22,26 @@ struct StageModelOptions {
   LayerRange layers;
   KvType kv_type = KvType::kF16;
   int slot_count = 1;
-  int64_t page_count = 0;      // KV pages for all slots together
-  int64_t max_context = 0;     // longest sequence; longrope chooses its factors by `configured_context`
+  int64_t page_count = 0;  // KV pages for all slots together
+  int64_t max_context =
+      0;  // longest sequence; longrope chooses its factors by `configured_context`
   int64_t configured_context = 0;
-  int max_rows = 512;          // most rows of a step
-  int max_logit_rows = 32;     // most rows of one Logits() call
-  // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs it.
+  int max_rows = 512;       // most rows of a step
+  int max_logit_rows = 32;  // most rows of one Logits() call
+  // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs
+  // it.
   NgramReader* ngram_reader = nullptr;
 };
 
-// Owned and used by the stage executor's thread alone. An error of Forward or Logits leaves the slots' caches undefined
-// for the sequences of that step only.
+// Owned and used by the stage executor's thread alone. An error of Forward or Logits leaves the
+// slots' caches undefined for the sequences of that step only.
 class StageModel {
  public:
-  // `progress` is called with 0..1 while weights load. Only the tensors of the range are read: the embedding on the first
-  // stage, output norm and head on the last.
-  static absl::StatusOr<std::unique_ptr<StageModel>> Load(const GgufFile& file, const ModelSpec& spec,
-                                                          const StageModelOptions& options, Backend& backend,
-                                                          const std::function<void(double)>& progress);
+  // `progress` is called with 0..1 while weights load. Only the tensors of the range are read: the
+  // embedding on the first stage, output norm and head on the last.
+  static absl::StatusOr<std::unique_ptr<StageModel>> Load(
+      const GgufFile& file, const ModelSpec& spec, const StageModelOptions& options,
+      Backend& backend, const std::function<void(double)>& progress);
   virtual ~StageModel() = default;
 
   virtual bool is_first() const = 0;
@@ -53,10 +56,12 @@ class StageModel {
   // meanwhile. Steps may be told of several ahead, in their order; not telling costs nothing but
   // time. `step` has not been checked.
   virtual void Prefetch(const Step& /*step*/) {}
-  // Runs the step's rows through the layers. `in` [row_count, residual_width] f32, empty on the first stage (which embeds);
-  // `out` the same shape, empty on the last stage (which keeps the rows for Logits). Entries append their new pages.
-  // InvalidArgument when an entry does not fit: slot, page id, position, token id out of range.
-  virtual absl::Status Forward(const Step& step, absl::Span<const float> in, absl::Span<float> out) = 0;
+  // Runs the step's rows through the layers. `in` [row_count, residual_width] f32, empty on the
+  // first stage (which embeds); `out` the same shape, empty on the last stage (which keeps the rows
+  // for Logits). Entries append their new pages. InvalidArgument when an entry does not fit: slot,
+  // page id, position, token id out of range.
+  virtual absl::Status Forward(const Step& step, absl::Span<const float> in,
+                               absl::Span<float> out) = 0;
   // Last stage: logits of these rows of the step that Forward ran last, [rows.size(), n_vocab].
   virtual absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) = 0;
 };
