@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/flags.h"
 #include "base/log.h"
+#include "model/row_widths.h"
 #include "proto/grpc_server.h"
 
 namespace warpline {
@@ -14,7 +15,8 @@ namespace {
 
 // A step's activations have to fit into one message between hosts, with room for its other fields.
 constexpr int64_t kMaxStepBytes = kMaxInternalMessageBytes / 4 * 3;
-// Of the memory that weights leave over; the rest is for everything else on the machine.
+// Of the memory that weights and the rows of a step leave over; the rest is for everything else on
+// the machine.
 constexpr double kCacheShare = 0.9;
 
 int64_t TotalWeights(const SplitPlan& split) {
@@ -28,21 +30,33 @@ bool IsLocalStage(const CoordinatorConfig& config, size_t stage) {
   return config.workers.empty() || IsLocalAddress(config.workers[stage]);
 }
 
+int64_t MostMessageRows(const ModelSpec& spec) {
+  return std::max<int64_t>(1, kMaxStepBytes / (int64_t{spec.residual_width} * 4));
+}
+
+// Of one step.
+int64_t MostRows(const CoordinatorConfig& config, const ModelSpec& spec, int64_t context) {
+  const int64_t chunk = std::min<int64_t>(config.chunk, context);
+  return std::min(std::max<int64_t>(chunk, config.parallel), MostMessageRows(spec));
+}
+
 CapacityArgs ArgsOf(const CoordinatorConfig& config, const Deployment& deployment) {
   CapacityArgs args{
       .context = config.ctx_size > 0 ? config.ctx_size : deployment.spec.context_length,
       .slot_count = config.parallel};
-  int64_t weight_bytes = 0;
+  int64_t taken_bytes = 0;
   for (size_t stage = 0; stage < deployment.split.stages.size(); ++stage) {
     if (!IsLocalStage(config, stage)) continue;
     const StagePlan& plan = deployment.split.stages[stage];
     const StateBytes state = BytesOfState(deployment.spec, plan.layers, config.kv_type);
     args.page_bytes += state.page;
     args.slot_bytes += state.slot;
-    weight_bytes += plan.weight_bytes;
+    const int64_t rows = MostRows(config, deployment.spec, args.context);
+    taken_bytes +=
+        plan.weight_bytes + StepBytesOf(deployment.spec, plan.layers, rows, args.context);
   }
   if (const std::optional<int64_t> available = AvailableMemoryBytes(); available.has_value()) {
-    const auto left = static_cast<double>(std::max<int64_t>(0, *available - weight_bytes));
+    const auto left = static_cast<double>(std::max<int64_t>(0, *available - taken_bytes));
     args.cache_bytes_limit = static_cast<int64_t>(left * kCacheShare);
   }
   return args;
@@ -79,8 +93,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
     LogWarning("context lowered from ", capacity->configured_context, " to ", capacity->context,
                " tokens: no longer sequence fits into memory");
   }
-  const int64_t most_rows =
-      std::max<int64_t>(1, kMaxStepBytes / (int64_t{deployment->spec.residual_width} * 4));
+  const int64_t most_rows = MostMessageRows(deployment->spec);
   deployment->max_chunk_rows = static_cast<int>(
       std::min<int64_t>({config.chunk, most_rows, std::max<int64_t>(1, capacity->context)}));
   deployment->max_step_rows = static_cast<int>(
@@ -90,15 +103,17 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
 
 std::string PlanText(const CoordinatorConfig& config, const Deployment& deployment) {
   const CapacityPlan& capacity = deployment.capacity;
-  std::string text =
-      absl::StrFormat("%-6s %-12s %16s %16s\n", "stage", "layers", "weight bytes", "cache bytes");
+  std::string text = absl::StrFormat("%-6s %-12s %16s %16s %16s\n", "stage", "layers",
+                                     "weight bytes", "cache bytes", "step bytes");
   for (size_t index = 0; index < deployment.split.stages.size(); ++index) {
     const StagePlan& stage = deployment.split.stages[index];
     const StateBytes state = BytesOfState(deployment.spec, stage.layers, config.kv_type);
     const int64_t cache = state.page * capacity.page_count + state.slot * capacity.slot_count;
-    absl::StrAppendFormat(&text, "%-6d %-12s %16d %16d\n", index,
+    const int64_t step =
+        StepBytesOf(deployment.spec, stage.layers, deployment.max_step_rows, capacity.context);
+    absl::StrAppendFormat(&text, "%-6d %-12s %16d %16d %16d\n", index,
                           absl::StrCat("[", stage.layers.begin, ", ", stage.layers.end, ")"),
-                          stage.weight_bytes, cache);
+                          stage.weight_bytes, cache, step);
   }
   absl::StrAppendFormat(&text, "%-6s %-12s %16d\n", "all",
                         absl::StrCat("[0, ", deployment.spec.n_layer, ")"),

@@ -35,6 +35,21 @@ TEST(RopeTest, UnscaledAnglesFallGeometrically) {
   EXPECT_FALSE(table.interleaved);
 }
 
+// Pairs take turns on three position axes as long as their sections last; what is left is on the
+// axis that is 0 for text.
+TEST(RopeTest, PairsBeyondTheirSectionsStandStill) {
+  RopeSpec spec = PlainSpec();
+  spec.n_rot = 16;
+  spec.freq_base = 1e8;  // 1e8^(-2i/16) = 10^-i
+  spec.sections = {2, 2, 2, 2};
+  ExpectFrequencies(ComputeRope(spec, {}), {1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0, 0});
+  spec.sections = {1, 3, 0, 0};  // repeats after four pairs: 0 and 1 move, 2 and 3 do not
+  ExpectFrequencies(ComputeRope(spec, {}), {1, 1e-1, 0, 0, 1e-4, 1e-5, 0, 0});
+  spec.n_rot = 64;
+  spec.sections = {11, 11, 10, 0};
+  for (const double frequency : ComputeRope(spec, {}).inverse_frequency) EXPECT_GT(frequency, 0);
+}
+
 TEST(RopeTest, StyleChoosesThePairs) {
   RopeSpec spec = PlainSpec();
   spec.style = RopeStyle::kNorm;

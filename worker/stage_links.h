@@ -74,8 +74,8 @@ class ControlSink {
   virtual void End(const absl::Status& status) = 0;
 };
 
-// A step as it arrived. `rows` [row_count, residual_width] f32, empty on the first stage, lies in `payload`
-// or in memory shared with the sender until the step is acknowledged.
+// A step as it arrived. `rows` [row_count, residual_width] f32, empty on the first stage, lies in
+// `payload` or in memory shared with the sender until the step is acknowledged.
 struct IncomingStep {
   Step step;
   int edge_slot = 0;

@@ -296,6 +296,50 @@ TEST_F(StageModelTest, NonFiniteRowsStayInTheirSequence) {
   EXPECT_TRUE(SameBits(*again, *expected));
 }
 
+// The same for what slots keep beside pages: memory, columns, indexer keys, the last token ids.
+TEST(HybridStageModelTest, ResetLeavesNothingOfABrokenSequence) {
+  const GoldenCase golden = ReadGoldenCase("families/qwen4exp-long");
+  GoldenPipeline pipeline(golden.model_path, {.split = {1}});
+  const int count = 300;
+  const absl::Span<const int32_t> tokens = absl::MakeConstSpan(golden.tokens).first(count);
+  const std::vector<int32_t> pages = ShuffledPages(32, 2);
+  const auto expected = pipeline.RunSequence(tokens, {count}, 1, pages);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  StageModel& last = pipeline.stage(1);
+  ASSERT_TRUE(last.ResetSlot(1).ok());
+  const Step broken{.entries = {{.kv_slot = 1,
+                                 .token_ids = {golden.tokens.begin() + 50,
+                                               golden.tokens.begin() + 61},
+                                 .new_pages = {pages[0]}}}};
+  const std::vector<float> rows(11 * static_cast<size_t>(pipeline.spec().residual_width),
+                                std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(last.Forward(broken, rows, {}).ok());
+  std::vector<float> spoilt(static_cast<size_t>(pipeline.spec().n_vocab));
+  ASSERT_TRUE(last.Logits({10}, absl::MakeSpan(spoilt)).ok());
+  EXPECT_TRUE(std::isnan(spoilt[0]));
+  const auto again = pipeline.RunSequence(tokens, {100, 200}, 1, pages);  // resets the slot
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(SameBits(*again, *expected));
+}
+
+TEST(HybridStageModelTest, TheTablesLayerNeedsAReader) {
+  const GoldenCase golden = ReadGoldenCase("families/qwen4exp-ple");
+  const auto file = GgufFile::Open(golden.model_path);
+  ASSERT_TRUE(file.ok());
+  const auto spec = ModelSpec::FromGguf(**file);
+  ASSERT_TRUE(spec.ok());
+  const auto backend = CreateCpuBackend({.thread_count = 1});
+  ASSERT_TRUE(backend.ok());
+  const auto load = [&](LayerRange layers) {
+    const StageModelOptions options{.layers = layers, .page_count = 1, .max_context = 64};
+    return StageModel::Load(**file, *spec, options, **backend, nullptr).status();
+  };
+  EXPECT_EQ(load({0, 3}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(load({1, 2}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(load({0, 1}).ok());
+  EXPECT_TRUE(load({2, 3}).ok());
+}
+
 TEST_F(StageModelTest, RefusesOptionsOutOfRange) {
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateCpuBackend({.thread_count = 1});
   ASSERT_TRUE(backend.ok());

@@ -132,6 +132,17 @@ std::vector<OpCase> BatchCases() {
   }
   cases.push_back({.op = CaseOp::kHyper, .rows = kBatchRows, .k = 48, .n = 20, .streams = 3});
   cases.push_back({.op = CaseOp::kPle, .rows = kBatchRows, .k = 40, .streams = 3});
+  // Few of many blocks: the best so far are thinned out again and again.
+  cases.push_back({.op = CaseOp::kQsa,
+                   .rows = kBatchRows,
+                   .n_head = 2,
+                   .n_head_kv = 1,
+                   .head_dim = 32,
+                   .n_rot = 16,
+                   .head_norm = true,
+                   .ratio = 1,
+                   .blocks = 3,
+                   .context = 500});
   for (const int ratio : {1, 4, 50}) {
     cases.push_back({.op = CaseOp::kQsa,
                      .rows = kBatchRows,

@@ -249,7 +249,7 @@ std::vector<OpCase> BenchCases() {
         {.op = CaseOp::kDeltaNet, .rows = rows, .n_head = 48, .n_head_kv = 16, .head_dim = 128});
     cases.push_back({.op = CaseOp::kHyper, .rows = rows, .k = 2560, .n = 320, .streams = 4});
     cases.push_back({.op = CaseOp::kPle, .rows = rows, .k = 2560, .streams = 4});
-    cases.push_back(Attention(KvType::kQ8_0, rows, 16384, 24, 2, 256, 24));
+    cases.push_back(Attention(KvType::kQ8_0, rows, 3000, 12, 1, 256, 24));
     cases.back().op = CaseOp::kQsa;
     cases.back().ratio = 4;
     cases.back().blocks = 512;

@@ -1,17 +1,12 @@
 #include "worker/layers/indexer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "model/row_widths.h"
 
 namespace warpline {
-
-int64_t MostBlocks(const ModelSpec& spec, int layer, int64_t max_context) {
-  const int64_t ratio = spec.layers[layer].compress_ratio;
-  return std::min(spec.indexer.token_budget / ratio, max_context / ratio + 1);
-}
 
 absl::StatusOr<Indexer> Indexer::Load(WeightLoader& loader, const ModelSpec& spec, int layer,
                                       const StatePlan& state, Backend& backend) {

@@ -13,10 +13,6 @@
 
 namespace warpline {
 
-// Most blocks that a row of a sparse layer chooses; more than a sequence can have make no
-// difference.
-int64_t MostBlocks(const ModelSpec& spec, int layer, int64_t max_context);
-
 // Owned by its mixer; used by the stage executor's thread alone.
 class Indexer {
  public:
