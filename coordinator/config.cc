@@ -34,8 +34,8 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
             "Where clients connect: unix:/path or host:port, several with commas");
   flags
       .Add(app, "-c,--ctx-size", config.ctx_size,
-           "Longest sequence in tokens (llama.cpp's -c is the total over all slots); 0: the model's "
-           "context length")
+           "Longest sequence in tokens (llama.cpp's -c is the total over all slots); 0: the "
+           "model's context length")
       ->check(IntegerRange(0, kMaxContext));
   flags.Add(app, "--parallel", config.parallel, "Most sequences running at once (-np)")
       ->check(IntegerRange(1, kMaxParallel));

@@ -21,6 +21,8 @@ constexpr int kGatewayRank =
     0;  // Stopped first, so that running answers still reach their clients.
 constexpr int kCoordinatorRank = 1;
 constexpr int kWorkerRank = 2;
+// A worker ends itself within two seconds, unless it is stopped or stuck.
+constexpr int kWorkerStopSeconds = 5;
 
 int UsableCores() {
   cpu_set_t set;
@@ -42,7 +44,9 @@ void AppendIf(std::vector<std::string>& arguments, const std::string& flag,
 
 ChildSpec WorkerSpec(const ServiceOptions& options, int index, int threads,
                      const std::string& address, const std::string& log_level) {
-  ChildSpec spec{.name = absl::StrCat("worker ", index), .stop_rank = kWorkerRank};
+  ChildSpec spec{.name = absl::StrCat("worker ", index),
+                 .stop_rank = kWorkerRank,
+                 .most_stop_seconds = kWorkerStopSeconds};
   spec.arguments = {ProgramPath("warpline-worker"),
                     "--model",
                     options.model,

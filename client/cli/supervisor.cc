@@ -146,12 +146,14 @@ void Supervisor::StopAll(int signal_fd, int grace_seconds) {
 }
 
 void Supervisor::StopRank(int rank, int signal_fd, int grace_seconds, bool& at_once) {
-  const SteadyTime deadline = Now() + std::chrono::seconds(grace_seconds);
+  const SteadyTime begin = Now();
   for (const Child& child : children_) {
     if (child.spec.stop_rank == rank) child.process.Signal(SIGTERM);
   }
   for (Child& child : children_) {
     if (child.spec.stop_rank != rank) continue;
+    const SteadyTime deadline =
+        begin + std::chrono::seconds(std::min(child.spec.most_stop_seconds, grace_seconds));
     bool killed = false;
     while (!child.process.WaitForEnd(Now() + std::chrono::milliseconds(kStopPollMs))) {
       at_once = at_once || TakeStopSignal(signal_fd);

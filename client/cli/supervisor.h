@@ -2,6 +2,7 @@
 // Children tell of themselves over NOTIFY_SOCKET, as to systemd.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct ChildSpec {
   std::vector<std::string> environment;  // "NAME=value" beside what is inherited
   bool needed_at_start = false;          // its failure before it was ever ready ends the service
   int stop_rank = 0;  // children of the lowest rank are stopped first, and waited for
+  int most_stop_seconds = std::numeric_limits<int>::max();  // where that is less than the grace
 };
 
 class Supervisor {

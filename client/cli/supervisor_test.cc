@@ -148,6 +148,20 @@ TEST_F(SupervisorTest, ASecondSignalEndsAllRanksAtOnce) {
   EXPECT_LT(SecondsSince(second), 10);
 }
 
+TEST_F(SupervisorTest, AStoppedChildIsKilledAfterItsOwnLimit) {
+  ChildSpec spec =
+      Script("worker 0", absl::StrCat("echo up >> ", Path("up"), "; kill -STOP $$; exec sleep 60"));
+  spec.most_stop_seconds = 1;
+  auto supervisor = Supervisor::Create(folder_.path(), {spec});
+  ASSERT_TRUE(supervisor.ok());
+  std::thread thread([&] { supervisor->Run(-1, 60); });
+  EXPECT_TRUE(WaitForLines("up", 1));
+  const SteadyTime begin = Now();
+  kill(getpid(), SIGTERM);
+  thread.join();
+  EXPECT_LT(SecondsSince(begin), 20);
+}
+
 TEST_F(SupervisorTest, ChildrenInheritNoOptionsOfOurs) {
   setenv("WARPLINE_PORT", "1", 1);
   auto supervisor = Supervisor::Create(
