@@ -27,7 +27,8 @@ struct StageModelOptions {
   int64_t configured_context = 0;  // before it was lowered; longrope chooses its factors by it
   int max_rows = 512;              // most rows of a step
   int max_logit_rows = 32;         // most rows of one Logits() call
-  // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs it.
+  // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs
+  // it.
   NgramReader* ngram_reader = nullptr;
 };
 

@@ -307,10 +307,10 @@ TEST(HybridStageModelTest, ResetLeavesNothingOfABrokenSequence) {
   ASSERT_TRUE(expected.ok()) << expected.status();
   StageModel& last = pipeline.stage(1);
   ASSERT_TRUE(last.ResetSlot(1).ok());
-  const Step broken{.entries = {{.kv_slot = 1,
-                                 .token_ids = {golden.tokens.begin() + 50,
-                                               golden.tokens.begin() + 61},
-                                 .new_pages = {pages[0]}}}};
+  const Step broken{
+      .entries = {{.kv_slot = 1,
+                   .token_ids = {golden.tokens.begin() + 50, golden.tokens.begin() + 61},
+                   .new_pages = {pages[0]}}}};
   const std::vector<float> rows(11 * static_cast<size_t>(pipeline.spec().residual_width),
                                 std::numeric_limits<float>::quiet_NaN());
   ASSERT_TRUE(last.Forward(broken, rows, {}).ok());

@@ -82,8 +82,7 @@ int Main(int argc, char** argv) {
     auto fixture = MakeFixture(**backend, op_case);
     const double seconds = fixture.ok() ? BestSeconds(**fixture, op_case.rows) : 0;
     if (seconds <= 0) {
-      std::fprintf(stderr, "%s failed: %s\n", name.c_str(),
-                   fixture.status().ToString().c_str());
+      std::fprintf(stderr, "%s failed: %s\n", name.c_str(), fixture.status().ToString().c_str());
       return 1;
     }
     std::printf("%-64s %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", name.c_str(), seconds * 1e6,
