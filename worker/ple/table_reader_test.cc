@@ -60,7 +60,8 @@ class TableReaderTest : public ::testing::Test {
     const absl::Status status = reader.Fetch(rows, absl::MakeSpan(out));
     if (!status.ok()) return status;
     const std::vector<float> wanted = file.Values(rows);
-    EXPECT_EQ(std::memcmp(out.data(), wanted.data(), out.size() * sizeof(float)), 0);
+    EXPECT_TRUE(out.empty() ||
+                std::memcmp(out.data(), wanted.data(), out.size() * sizeof(float)) == 0);
     return status;
   }
   absl::Status Fetch(NgramReader& reader, const std::vector<int64_t>& rows) {
