@@ -1,7 +1,6 @@
 #include "worker/edge_client.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
@@ -27,26 +26,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using EdgeServerStream = grpc::ServerReaderWriter<v1::EdgeAck, v1::EdgeMessage>;
-
-// gRPC 1.51 may abort when the last user of its callback threads goes while they still run. A
-// worker has its server for as long as it lives; this test's servers are synchronous, so it keeps
-// one with a callback service beside them.
-class CallbackServer : public testing::Environment {
- public:
-  void SetUp() override {
-    grpc::ServerBuilder builder;
-    builder.RegisterCallbackGenericService(&service_);
-    handle_ = *StartServer(builder, "unix:" + folder_.File("callback"));
-  }
-
- private:
-  const TempFolder folder_;
-  grpc::CallbackGenericService service_;
-  ServerHandle handle_;
-};
-
-const testing::Environment* const kCallbackServer =
-    testing::AddGlobalTestEnvironment(new CallbackServer);
 
 // A next stage that does as the test says, one stream after another.
 class NextStage final : public v1::Stage::Service {
