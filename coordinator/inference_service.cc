@@ -4,7 +4,8 @@
 
 #include <utility>
 
-#include "base/error_detail.h"
+#include "base/status.h"
+#include "coordinator/request_checks.h"
 #include "proto/grpc_status.h"
 
 namespace warpline {
@@ -55,13 +56,10 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
   const ServedModel& model = context_.model;
-  return RunOnPool(context_.pool, *call, [&model, request, response] {
-    for (int index = 0; index < request->ids_size(); ++index) {
-      const int32_t id = request->ids(index);
-      if (id >= 0 && id < model.tokenizer->vocab_size()) continue;
-      return InvalidField(
-          absl::StrCat("ids[", index, "]"),
-          absl::StrCat("token id ", id, " is outside 0 to ", model.tokenizer->vocab_size() - 1));
+  return RunOnPool(context_.pool, *call, [&model, request, response]() -> absl::Status {
+    if (!request->ids().empty()) {
+      // By the name that the field has in a JSON request, as in every other answer.
+      WL_RETURN_IF_ERROR(CheckTokenIds(request->ids(), model.tokenizer->vocab_size(), "tokens"));
     }
     response->set_text(
         model.tokenizer->Decode(request->ids(), {.remove_special = request->remove_special(),

@@ -235,6 +235,17 @@ TEST_F(RunningServiceTest, WrongRequestsAreRefusedByField) {
   }
 }
 
+TEST_F(RunningServiceTest, AnIdThatIsNoTokenIsNamedAsInJson) {
+  v1::DetokenizeRequest request;
+  for (const int32_t id : {1, kVocab}) request.add_ids(id);
+  grpc::ClientContext context;
+  v1::DetokenizeResponse response;
+  const absl::Status status = FromGrpc(service_->stub().Detokenize(&context, request, &response));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(DetailOf(status).param, "tokens[1]");
+  EXPECT_EQ(status.message(), "tokens[1]: token id 72 is outside 0 to 71");
+}
+
 TEST_F(RunningServiceTest, StatusNamesTheStages) {
   const v1::StatusResponse status = service_->Status();
   EXPECT_TRUE(status.ready());
