@@ -115,17 +115,23 @@ TEST(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
 
 TEST(FlagsTest, RefusesBadConfigFilesWithTheLine) {
   const std::string path = testing::TempDir() + "/flags_bad.conf";
-  const std::pair<const char*, const char*> cases[] = {{"parallel = 5\nno-such = 1\n", "no-such"},
-                                                       {"parallel = 5\nparallel = 6\n", "line 2"},
-                                                       {"\xEF\xBB\xBFparallel = 5\n", "line 1"},
-                                                       {"parallel = five\n", "parallel"},
-                                                       {"parallel 5\n", "line 1"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {"parallel = 5\n# more\nno-such = 1\n", "line 3: no such key: no-such"},
+      {"print-config = true\n", "line 1: no such key: print-config"},
+      {"parallel = 5\n[nowhere]\nctx-size = 7\n", "line 2: no such section: nowhere"},
+      {"parallel = 5\n\"no-such\" = 1\n", "line 2: no such key: no-such"},
+      {"no.such = 1\n", "line 1: no such key: no.such"},
+      {"parallel = 5\nparallel = 6\n", "line 2"},
+      {"\xEF\xBB\xBFparallel = 5\n", "line 1"},
+      {"parallel = five\n", "parallel"},
+      {"parallel 5\n", "line 1"}};
   for (const auto& [text, expected] : cases) {
     std::ofstream(path) << text;
     const Parsed parsed = ParseLine({"--config", path.c_str()});
     EXPECT_EQ(parsed.exit, kExitUsage) << text;
     EXPECT_THAT(parsed.error, HasSubstr(expected));
   }
+  EXPECT_THAT(ParseLine({"--config", path.c_str()}).error, HasSubstr("config file " + path));
   EXPECT_EQ(ParseLine({"--config", "/"}).exit, kExitUsage);
   EXPECT_EQ(ParseLine({"--config", "/no/such/file"}).exit, kExitUsage);
 }

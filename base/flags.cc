@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 
 #include "absl/strings/ascii.h"
@@ -76,14 +77,33 @@ std::string EnvironmentName(absl::string_view long_name) {
   return name;
 }
 
+// The number of the line where the key of `item` stands, or where its section begins.
+int LineOf(const CLI::ConfigItem& item, std::string text) {
+  for (const char quote : {'"', '\''}) std::replace(text.begin(), text.end(), quote, ' ');
+  const bool is_section = item.name == "++";
+  const std::string& name = is_section ? item.parents.back() : item.name;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    if (absl::StrContains(line, "=") == is_section) continue;
+    line = line.substr(0, line.find_first_of("]="));
+    line.remove_prefix(line.find_last_of("[.") + 1);  // Its last part; all of it after npos.
+    if (absl::StripAsciiWhitespace(line) == name) break;
+  }
+  return number;
+}
+
 // CLI11 lets the file win over the environment; here a key whose environment name is set is not
 // read from the file. Keys belong to the subcommand on the command line, where there is one.
+// Unknown ones are refused here, since CLI11 would not say where they stand.
 class ConfigReader : public CLI::ConfigTOML {
  public:
   explicit ConfigReader(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
+    const std::string text(std::istreambuf_iterator<char>(input), {});
+    std::istringstream again(text);
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(again);
     items.erase(std::remove_if(items.begin(), items.end(),
                                [](const CLI::ConfigItem& item) {
                                  return std::getenv(EnvironmentName(item.name).c_str()) != nullptr;
@@ -95,11 +115,31 @@ class ConfigReader : public CLI::ConfigTOML {
           item.parents.push_back(command->get_name());
         }
       }
+      if (IsKnown(item)) continue;
+      throw CLI::ConfigError(absl::StrCat(
+          "config file ", EscapeForLog(app_.get_config_ptr()->as<std::string>()), " line ",
+          LineOf(item, text), ": ",
+          item.name == "++" ? absl::StrCat("no such section: ", EscapeForLog(item.parents.back()))
+                            : absl::StrCat("no such key: ", EscapeForLog(item.fullname()))));
     }
     return items;
   }
 
  private:
+  bool IsKnown(const CLI::ConfigItem& item) const {
+    const CLI::App* app = &app_;
+    for (const std::string& section : item.parents) {
+      const auto found = app->get_subcommands(
+          [&section](const CLI::App* command) { return command->get_name() == section; });
+      if (found.empty()) return false;
+      app = found.front();
+    }
+    if (item.name == "++" || item.name == "--") return true;  // A section's begin and end.
+    const CLI::Option* option = app->get_option_no_throw("--" + item.name);
+    if (option == nullptr) option = app->get_option_no_throw("-" + item.name);
+    return option != nullptr && option->get_configurable();
+  }
+
   const CLI::App& app_;
 };
 
