@@ -113,6 +113,20 @@ TEST(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
   EXPECT_EQ(parsed.parallel, 6);
 }
 
+TEST(FlagsTest, EnvironmentNamesTheConfigFileUnlessAFlagDoes) {
+  const std::string path = testing::TempDir() + "/flags_named.conf";
+  std::ofstream(path) << "parallel = 5\n";
+  setenv("WARPLINE_CONFIG", path.c_str(), 1);
+  EXPECT_EQ(ParseLine({}).parallel, 5);
+  EXPECT_EQ(ParseLine({"--config=/dev/null"}).exit, kExitUsage);
+  const std::string other = testing::TempDir() + "/flags_other.conf";
+  std::ofstream(other) << "parallel = 7\n";
+  EXPECT_EQ(ParseLine({"--config", other.c_str()}).parallel, 7);
+  setenv("WARPLINE_CONFIG", "/no/such/file", 1);
+  EXPECT_EQ(ParseLine({}).exit, kExitUsage);
+  unsetenv("WARPLINE_CONFIG");
+}
+
 TEST(FlagsTest, RefusesBadConfigFilesWithTheLine) {
   const std::string path = testing::TempDir() + "/flags_bad.conf";
   const std::pair<const char*, const char*> cases[] = {

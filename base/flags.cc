@@ -175,6 +175,15 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
   for (int index = argc - 1; index > 0; --index)
     arguments.push_back(LongSpelling(argv[index]));  // Reversed, for CLI11.
+  // CLI11 reads the config file before it looks at the environment.
+  const char* const config = std::getenv("WARPLINE_CONFIG");
+  const bool is_given =
+      std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+        return argument == "--config" || absl::StartsWith(argument, "--config=");
+      });
+  if (config != nullptr && *config != '\0' && !is_given) {
+    arguments.push_back(absl::StrCat("--config=", config));
+  }
   try {
     app_.parse(std::move(arguments));
     LogLevel level = LogLevel::kInfo;
