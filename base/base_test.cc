@@ -102,6 +102,17 @@ TEST(FlagsTest, RefusesWithTheValidRange) {
   EXPECT_EQ(ParseLine({"-c"}).exit, kExitUsage);
 }
 
+TEST(FlagsTest, RefusesADescriptorThatIsNotOpen) {
+  const CLI::Validator check = OpenDescriptor();
+  for (const char* text : {"-1", "2"}) EXPECT_EQ(check(text), "") << text;
+  const int closed = dup(STDERR_FILENO);
+  ASSERT_GE(closed, 0);
+  close(closed);
+  for (const std::string& text : {std::to_string(closed), std::string("-2"), std::string("x")}) {
+    EXPECT_THAT(check(text), HasSubstr(text));
+  }
+}
+
 TEST(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
   const std::string path = testing::TempDir() + "/flags_test.conf";
   std::ofstream(path) << "ctx-size = 100\nparallel = 5\n";

@@ -1,5 +1,6 @@
 #include "base/flags.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -224,6 +225,18 @@ CLI::Validator IntegerRange(int64_t least, int64_t most) {
                             most);
       },
       absl::StrCat(least, " to ", most));
+}
+
+CLI::Validator OpenDescriptor() {
+  return CLI::Validator(
+      [](std::string& text) {
+        int number = -1;
+        if (absl::SimpleAtoi(text, &number) && (number == -1 || fcntl(number, F_GETFD) >= 0)) {
+          return std::string();
+        }
+        return absl::StrCat("'", EscapeForLog(text), "' is no open descriptor (nor -1 for none)");
+      },
+      "-1 or an open descriptor");
 }
 
 int UsageError(const std::string& program, const std::string& message) {

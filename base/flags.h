@@ -60,6 +60,8 @@ class Flags {
 
 // A validator for integer options: the message names the valid range, text such as "4k" is refused.
 CLI::Validator IntegerRange(int64_t least, int64_t most);
+// For the number of an inherited descriptor, or -1 for none; one that is not open is refused.
+CLI::Validator OpenDescriptor();
 
 // Complains on stderr as option errors do and gives the exit code for it.
 int UsageError(const std::string& program, const std::string& message);

@@ -61,7 +61,7 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
   flags
       .Add(app, "--watch-fd", config.watch_fd,
            "Inherited descriptor; the program ends when its other end is closed")
-      ->check(IntegerRange(-1, 1 << 20));
+      ->check(OpenDescriptor());
   flags.AddFlag(app, "--print-plan", config.print_plan,
                 "Print what each stage would hold and what fits, then exit");
   flags.AddFlag(app, "--verify", config.verify, "Hash the whole model file, not only parts of it");

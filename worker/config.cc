@@ -18,7 +18,7 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
             "File with the secret of coordinator and workers");
   flags
       .Add(app, "--watch-fd", config.watch_fd, "Inherited pipe; the worker ends when it is closed")
-      ->check(IntegerRange(-1, 1 << 20));
+      ->check(OpenDescriptor());
   flags
       .Add(app, "--ple-io", config.ple_io,
            "How rows of an n-gram table are read: direct (io_uring past the page cache), mmap (the "

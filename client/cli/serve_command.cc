@@ -157,7 +157,7 @@ Command MakeServeCommand(CLI::App& app, Flags& flags) {
   flags
       .Add(*command, "--watch-fd", options->watch_fd,
            "Inherited descriptor; the service ends when it is closed")
-      ->check(IntegerRange(-1, 1 << 20));
+      ->check(OpenDescriptor());
   return {.app = command, .run = [options, &app] {
             return Serve(*options, app.get_option("--log-level")->as<std::string>());
           }};

@@ -54,7 +54,7 @@ void AddOptions(Flags& flags, CLI::App& app, GatewayConfig& config, Options& opt
            "Time for running requests after a stop signal, s")
       ->check(IntegerRange(0, 86400));
   flags.Add(app, "--watch-fd", config.watch_fd, "Exit when this inherited pipe closes")
-      ->check(IntegerRange(-1, 1 << 20));
+      ->check(OpenDescriptor());
 }
 
 void AddTimeouts(Flags& flags, CLI::App& app, Options& options) {
