@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/eval_metrics.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/service_options.h"
@@ -80,6 +81,20 @@ TEST(ServiceOptionsTest, AnIpv6HostStandsInBrackets) {
                                       {"localhost", "localhost:5"}}) {
     options.grpc_host = host;
     EXPECT_EQ(GrpcAddress(options), address);
+  }
+}
+
+TEST(ServiceOptionsTest, AnEmptyHostIsAUsageError) {
+  for (const char* name : {"--host", "--grpc-host"}) {
+    ServiceOptions parsed;
+    CLI::App app;
+    Flags flags(app, "test");
+    AddFrontOptions(flags, app, parsed);
+    const char* const arguments[] = {"test", name, ""};
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(flags.Parse(3, arguments), kExitUsage);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::HasSubstr(absl::StrCat(name, ": must name an address")));
   }
 }
 

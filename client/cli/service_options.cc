@@ -63,10 +63,14 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
 }
 
 void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
-  flags.Add(command, "--host", options.gateway_host, "Address of the REST gateway");
+  // A resolver would take an empty one for every address of the machine.
+  const CLI::Validator address(
+      [](std::string& text) { return text.empty() ? "must name an address" : ""; }, "");
+  flags.Add(command, "--host", options.gateway_host, "Address of the REST gateway")->check(address);
   flags.Add(command, "--port", options.gateway_port, "Port of the REST gateway (0: any free one)")
       ->check(IntegerRange(0, 65535));
-  flags.Add(command, "--grpc-host", options.grpc_host, "Address of the gRPC service");
+  flags.Add(command, "--grpc-host", options.grpc_host, "Address of the gRPC service")
+      ->check(address);
   flags
       .Add(command, "--grpc-port", options.grpc_port,
            "Port of the gRPC service (0: any free one, -1: none)")
