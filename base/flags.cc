@@ -244,4 +244,10 @@ int UsageError(const std::string& program, const std::string& message) {
   return kExitUsage;
 }
 
+int FinishOutput(const std::string& program, int exit_code) {
+  if (std::cout.flush() || exit_code != kExitOk) return exit_code;
+  std::cerr << program << ": standard output cannot be written" << std::endl;
+  return kExitFailure;
+}
+
 }  // namespace warpline

@@ -66,4 +66,8 @@ CLI::Validator OpenDescriptor();
 // Complains on stderr as option errors do and gives the exit code for it.
 int UsageError(const std::string& program, const std::string& message);
 
+// The last call of main: `exit_code`, unless it stands for success and what was printed cannot be
+// written; then says so on stderr and gives kExitFailure.
+int FinishOutput(const std::string& program, int exit_code);
+
 }  // namespace warpline

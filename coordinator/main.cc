@@ -210,4 +210,6 @@ int Main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace warpline
 
-int main(int argc, char** argv) { return warpline::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return warpline::FinishOutput("warpline-coordinator", warpline::Main(argc, argv));
+}

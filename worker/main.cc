@@ -1,5 +1,4 @@
 // warpline-worker: one stage of a model behind a gRPC service.
-#include <fcntl.h>
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
@@ -153,10 +152,6 @@ int Main(int argc, char** argv) {
   BlockSignals();
   const auto [config, exit_code] = ReadWorkerConfig(argc, argv);
   if (exit_code.has_value()) return *exit_code;
-  if (config.watch_fd >= 0 && fcntl(config.watch_fd, F_GETFD) < 0) {
-    return UsageError("warpline-worker",
-                      absl::StrCat("--watch-fd ", config.watch_fd, " is no open descriptor"));
-  }
   const absl::StatusOr<PeerSecret> secret = PeerSecret::Load(config.secret_file);
   if (!secret.ok()) return Fail(secret.status(), kExitUsage);
   if (const absl::Status status = CheckBindAllowed(config.listen, *secret); !status.ok()) {
@@ -178,4 +173,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace warpline
 
-int main(int argc, char** argv) { return warpline::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return warpline::FinishOutput("warpline-worker", warpline::Main(argc, argv));
+}

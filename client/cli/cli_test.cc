@@ -1,9 +1,15 @@
-// Progress bars, figures of `eval`, and options that travel from one command to `serve`.
+// Progress bars, figures of `eval`, options that travel from one command to `serve`, and what the
+// programs do when their output finds no room.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/eval_metrics.h"
 #include "client/cli/progress_bar.h"
@@ -104,6 +110,28 @@ TEST(ServiceOptionsTest, AKeyIsNoArgument) {
   EXPECT_THAT(ServeArguments(options),
               testing::Not(testing::Contains(testing::HasSubstr("sesame"))));
   EXPECT_THAT(SecretVariables(options), testing::ElementsAre("WARPLINE_API_KEY=sesame"));
+}
+
+// The programs themselves, each on a disk without room.
+TEST(OutputTest, WhatCannotBeWrittenIsAFailure) {
+  const std::string model = WARPLINE_TEST_DATA "/tokenizers/qwen2.gguf";
+  const std::string deep = WARPLINE_TEST_DATA "/families/qwen3-deep.gguf";
+  const std::string errors = testing::TempDir() + "/output_test_errors";
+  for (const std::string& command :
+       {std::string("warpline --help"), std::string("warpline --version"),
+        "warpline tokenize -m " + model + " Hello", "warpline plan -m " + deep,
+        "warpline plan --print-config -m " + deep, std::string("warpline-coordinator --version"),
+        std::string("warpline-worker --help"), std::string("warpline-gateway --version")}) {
+    const int status =
+        std::system(absl::StrCat(WARPLINE_BIN_DIR "/", command, " >/dev/full 2>", errors).c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kExitFailure) << command << status;
+    std::ifstream file(errors);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const std::string program = command.substr(0, command.find(' '));
+    EXPECT_EQ(text, program == "warpline" && absl::StrContains(command, " plan -m")
+                        ? "warpline-coordinator: standard output cannot be written\n"
+                        : program + ": standard output cannot be written\n");
+  }
 }
 
 }  // namespace

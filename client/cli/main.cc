@@ -10,20 +10,29 @@
 #include "client/cli/status_command.h"
 #include "client/cli/tokenize_command.h"
 
-int main(int argc, char** argv) {
-  warpline::BlockSignals();
+namespace warpline {
+namespace {
+
+int Main(int argc, char** argv) {
+  BlockSignals();
   CLI::App app{
       "Serves large mixture-of-experts models from GGUF files, one worker process per device."};
   app.require_subcommand(1);
-  warpline::Flags flags(app, "warpline");
-  const std::vector<warpline::Command> commands = {
-      warpline::MakeServeCommand(app, flags),    warpline::MakeChatCommand(app, flags),
-      warpline::MakeCompleteCommand(app, flags), warpline::MakeTokenizeCommand(app, flags),
-      warpline::MakePlanCommand(app, flags),     warpline::MakeStatusCommand(app, flags),
-      warpline::MakeEvalCommand(app, flags)};
+  Flags flags(app, "warpline");
+  const std::vector<Command> commands = {
+      MakeServeCommand(app, flags),    MakeChatCommand(app, flags), MakeCompleteCommand(app, flags),
+      MakeTokenizeCommand(app, flags), MakePlanCommand(app, flags), MakeStatusCommand(app, flags),
+      MakeEvalCommand(app, flags)};
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  for (const warpline::Command& command : commands) {
+  for (const Command& command : commands) {
     if (command.app->parsed()) return command.run();
   }
-  return warpline::kExitUsage;
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace warpline
+
+int main(int argc, char** argv) {
+  return warpline::FinishOutput("warpline", warpline::Main(argc, argv));
 }

@@ -105,7 +105,7 @@ int RunLines(const Tokenizer& tokenizer, bool detokenize) {
       return Fail(absl::StrCat("standard input, line ", number, ": ", answer.status().message()));
     }
     std::cout << *answer << "\n";
-    if (!std::cout) break;  // nobody reads on; the caller says so
+    if (!std::cout) break;  // nobody reads on; the end of the program says so
   }
   return kExitOk;
 }
@@ -165,9 +165,7 @@ int RunTokenize(const TokenizeOptions& options) {
   if (!(*tokenizer)->has_vocabulary()) {
     return refuse(absl::InvalidArgumentError(options.model + ": the file has no vocabulary"));
   }
-  const int exit_code = RunWith(**tokenizer, options);
-  if (!std::cout.flush()) return Fail("standard output cannot be written");
-  return exit_code;
+  return RunWith(**tokenizer, options);
 }
 
 }  // namespace

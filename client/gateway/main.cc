@@ -46,8 +46,8 @@ int Serve(const GatewayConfig& config) {
     LogError(gateway.status().message());
     return kExitFailure;
   }
-  LogStart(config, **gateway);
   std::thread server([&gateway] { (*gateway)->Run(); });
+  LogStart(config, **gateway);
   if (WaitForStop(config.watch_fd) == StopReason::kParentGone) {
     LogWarning("the parent process is gone, exiting");
     std::_Exit(kExitFailure);
@@ -67,5 +67,6 @@ int main(int argc, char** argv) {
   warpline::BlockSignals();
   int exit_code = warpline::kExitOk;
   const auto config = warpline::ParseGatewayConfig(argc, argv, exit_code);
-  return config.has_value() ? warpline::Serve(*config) : exit_code;
+  return warpline::FinishOutput("warpline-gateway",
+                                config.has_value() ? warpline::Serve(*config) : exit_code);
 }
