@@ -51,6 +51,16 @@ absl::StatusOr<std::string> TextField(const json::object& line) {
   return text;
 }
 
+absl::Status CheckIds(const Tokenizer& tokenizer, absl::Span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < tokenizer.vocab_size()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token id ", id, " is outside 0 to ", tokenizer.vocab_size() - 1,
+                     ": the vocabulary has ", tokenizer.vocab_size(), " tokens"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<int32_t>> IdsField(const json::object& line) {
   const json::value* const value = line.if_contains("ids");
   if (value == nullptr || !value->is_array()) return absl::InvalidArgumentError("ids is no array");
@@ -79,6 +89,7 @@ absl::StatusOr<json::object> AnswerLine(const Tokenizer& tokenizer, bool detoken
   if (detokenize) {
     DecodeOptions options;
     WL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsField(request));
+    WL_RETURN_IF_ERROR(CheckIds(tokenizer, ids));
     WL_ASSIGN_OR_RETURN(options.remove_special, BoolField(request, "remove_special"));
     WL_ASSIGN_OR_RETURN(options.unparse_special, BoolField(request, "unparse_special"));
     return json::object{{"text_b64", absl::Base64Escape(tokenizer.Decode(ids, options))}};
@@ -121,6 +132,8 @@ int RunDetokenize(const Tokenizer& tokenizer, const std::string& text) {
     }
     ids.push_back(id);
   }
+  const absl::Status status = CheckIds(tokenizer, ids);
+  if (!status.ok()) return Fail(status.message());
   std::cout << tokenizer.Decode(ids, {.unparse_special = true}) << "\n";
   return kExitOk;
 }

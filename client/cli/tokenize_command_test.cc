@@ -80,8 +80,7 @@ TEST(TokenizeCommandTest, AnswersEachLine) {
                "{\"text_b64\":\"\",\"add_special\":true,\"parse_special\":null}\n");
   EXPECT_EQ(there.exit_code, kExitOk) << there.err;
   EXPECT_EQ(there.out, "{\"ids\":[326]}\n{\"ids\":[]}\n");
-  const Outcome back =
-      Tokenize({model.c_str(), "--jsonl", "--detokenize"}, "{\"ids\":[326,99999,-1]}\n");
+  const Outcome back = Tokenize({model.c_str(), "--jsonl", "--detokenize"}, "{\"ids\":[326]}\n");
   EXPECT_EQ(back.exit_code, kExitOk) << back.err;
   EXPECT_EQ(back.out, "{\"text_b64\":\"SGVsbG8=\"}\n");
 }
@@ -97,8 +96,8 @@ TEST(TokenizeCommandTest, NamesTheLineThatIsMalformed) {
     EXPECT_THAT(outcome.err, HasSubstr("line 2:")) << bad;
     EXPECT_EQ(outcome.out, "{\"ids\":[326]}\n") << bad;
   }
-  for (const std::string bad :
-       {"{}", "{\"ids\":{}}", "{\"ids\":[1.5]}", "{\"ids\":[\"1\"]}", "{\"ids\":[4294967296]}"}) {
+  for (const std::string bad : {"{}", "{\"ids\":[-1]}", "{\"ids\":[326,854]}", "{\"ids\":{}}",
+                                "{\"ids\":[1.5]}", "{\"ids\":[\"1\"]}", "{\"ids\":[4294967296]}"}) {
     const Outcome outcome = Tokenize({model.c_str(), "--jsonl", "--detokenize"}, bad + "\n");
     EXPECT_EQ(outcome.exit_code, kExitFailure) << bad;
     EXPECT_THAT(outcome.err, HasSubstr("line 1:")) << bad;
@@ -116,6 +115,15 @@ TEST(TokenizeCommandTest, PrintsIdsAndPieces) {
   const Outcome outcome = Tokenize({model.c_str(), "--detokenize", "326 x"});
   EXPECT_EQ(outcome.exit_code, kExitFailure);
   EXPECT_THAT(outcome.err, HasSubstr("\"x\""));
+  // The vocabulary has 854 tokens.
+  for (const char* id : {"-1", "854", "2147483647"}) {
+    const Outcome unknown = Tokenize({model.c_str(), "--detokenize", id});
+    EXPECT_EQ(unknown.exit_code, kExitFailure) << id;
+    EXPECT_EQ(unknown.out, "");
+    EXPECT_EQ(unknown.err, absl::StrCat("warpline: token id ", id,
+                                        " is outside 0 to 853: the vocabulary has 854 tokens\n"));
+  }
+  EXPECT_EQ(Tokenize({model.c_str(), "--detokenize", "853"}).exit_code, kExitOk);
 }
 
 TEST(TokenizeCommandTest, RefusesModelFilesWithCodeThree) {
