@@ -310,6 +310,20 @@ TEST(JsonBodyTest, RefusesWhatIsNoObject) {
               HasSubstr("at byte 7"));
 }
 
+TEST(JsonBodyTest, SaysWhereANumberIsTooLarge) {
+  const std::string digits(400, '7');
+  const std::pair<std::string, int> cases[] = {
+      {R"({"a":1e999})", 5},
+      {R"({"a":[1,-2.5e3,-1e999]})", 15},
+      {R"({"\"1e999":"\\","b":{"c": 12345678901234567890, "d":1E+400 }})", 52},
+      {absl::StrCat(R"({"a":0,"b":)", digits, "}"), 11},
+  };
+  for (const auto& [body, position] : cases) {
+    EXPECT_EQ(ParseJsonObject(body, 1 << 20).status().message(),
+              absl::StrCat("the body is no valid JSON: a number is too large at byte ", position));
+  }
+}
+
 TEST(JsonBodyTest, BoundsDepthAndMemory) {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string deep = "{\"unknown\":";

@@ -1,6 +1,7 @@
 #include "client/gateway/json_body.h"
 
 #include <boost/json/memory_resource.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/json/parser.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
@@ -8,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 
@@ -55,6 +57,25 @@ bool AllFinite(const json::value& value) {
   return true;
 }
 
+// Where the first number of `body`, which is valid JSON, stands that the parser takes for infinite.
+size_t PositionOfInfinite(absl::string_view body) {
+  bool in_string = false;
+  for (size_t at = 0; at < body.size(); ++at) {
+    if (body[at] == '"') {
+      in_string = !in_string;
+    } else if (in_string) {
+      if (body[at] == '\\') ++at;
+    } else if (body[at] == '-' || absl::ascii_isdigit(body[at])) {
+      const absl::string_view number =
+          body.substr(at, body.find_first_not_of("+-.0123456789eE", at) - at);
+      json::error_code error;
+      if (!AllFinite(json::parse({number.data(), number.size()}, error))) return at;
+      at += number.size() - 1;
+    }
+  }
+  return 0;
+}
+
 absl::Status Malformed(size_t position, absl::string_view what) {
   return WithDetail(absl::InvalidArgumentError(
                         absl::StrCat("the body is no valid JSON: ", what, " at byte ", position)),
@@ -79,7 +100,7 @@ absl::StatusOr<json::object> ParseJsonObject(absl::string_view body, size_t memo
     if (used != body.size()) return Malformed(used, "more than one value");
     json::value value = parser.release();
     if (!value.is_object()) return Malformed(0, "the body must be one object");
-    if (!AllFinite(value)) return Malformed(0, "a number is too large");
+    if (!AllFinite(value)) return Malformed(PositionOfInfinite(body), "a number is too large");
     return std::move(value.get_object());
   } catch (const std::bad_alloc&) {
     return WithDetail(absl::ResourceExhaustedError("the body has too many values"),
