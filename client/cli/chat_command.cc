@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <boost/json.hpp>
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -94,6 +96,12 @@ int Talk(InferenceClient& client, const ChatOptions& options, boost::json::array
 }
 
 int Chat(const ChatOptions& options, const std::string& log_level) {
+  // Asked before a service is started, which takes time and would get the number of a closed one.
+  if (options.once.empty() && read(STDIN_FILENO, nullptr, 0) < 0) {
+    return ReportFailure(absl::FailedPreconditionError(
+        absl::StrCat("standard input cannot be read (", std::strerror(errno),
+                     "); --once takes a message without it")));
+  }
   Connection connection(options.connection, log_level);
   if (connection.exit_code() >= 0) return connection.exit_code();
   boost::json::array messages;

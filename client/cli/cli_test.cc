@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -131,6 +132,20 @@ TEST(OutputTest, WhatCannotBeWrittenIsAFailure) {
     EXPECT_EQ(text, program == "warpline" && absl::StrContains(command, " plan -m")
                         ? "warpline-coordinator: standard output cannot be written\n"
                         : program + ": standard output cannot be written\n");
+  }
+}
+
+TEST(ChatTest, SaysThatStandardInputCannotBeRead) {
+  const std::string errors = testing::TempDir() + "/chat_test_errors";
+  for (const std::string& input : {std::string("<&-"), std::string("</tmp")}) {
+    const int status = std::system(
+        absl::StrCat(WARPLINE_BIN_DIR "/warpline chat -m /no/model.gguf ", input, " 2>", errors)
+            .c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kExitFailure) << input << status;
+    std::ifstream file(errors);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    EXPECT_THAT(text, testing::StartsWith("warpline: standard input cannot be read (")) << input;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
   }
 }
 
