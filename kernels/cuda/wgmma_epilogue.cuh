@@ -1,0 +1,341 @@
+// How sums leave a wgmma kernel: consumers scale them (or apply SwiGLU), write them to a staging
+// area in shared memory, token by token, and go on; carrier warps copy them to global memory.
+// Included by wgmma_tile.cuh.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/cuda/async_ops.cuh"
+#include "kernels/cuda/grouped_args.h"
+#include "kernels/cuda/half_math.h"
+#include "kernels/cuda/packed_layout.h"
+
+namespace warpline::cuda {
+
+constexpr int kScaleRing = 2;     // items whose row factors are in shared memory
+constexpr int kCarrierWarps = 3;  // warps 1 to 3 of the first warpgroup
+constexpr float kLargestHalf = 65504;
+
+// The staging area: for each consumer kN tokens with its 64 rows as halves (fused: 32 outputs),
+// padded so that neither side meets bank conflicts. Floats go through it in two parts of kN / 2
+// tokens. A region is what is handed over at once: a consumer's area, or the 64 outputs of two.
+template <int kN, int kConsumers, bool kFused>
+struct EpilogueShape {
+  static constexpr int kRowBytes = kFused ? 80 : 144;
+  static constexpr int kFloatRowBytes = 272;
+  static constexpr int kAreaBytes = kN * kRowBytes + (kFused ? 64 : 0);
+  static constexpr int kRegions = kFused ? kConsumers / 2 : kConsumers;
+  static constexpr int kRegionAreas = kConsumers / kRegions;
+  static constexpr int kWriters = 4 * kRegionAreas;  // warps that fill a region
+  static constexpr int kBytes = kConsumers * kAreaBytes;
+  static_assert(kFused || kN / 2 * kFloatRowBytes <= kAreaBytes);
+};
+
+#if defined(WL_SM90A)
+
+__device__ __forceinline__ float2 SharedFloat2(uint32_t address) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address));
+  return value;
+}
+__device__ __forceinline__ uint32_t SharedWord(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address));
+  return value;
+}
+__device__ __forceinline__ uint16_t SharedHalf(uint32_t address) {
+  uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address));
+  return value;
+}
+__device__ __forceinline__ uint4 SharedWords4(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address));
+  return value;
+}
+__device__ __forceinline__ void StoreShared(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+// Two floats as halves, the largest half where they are beyond it; a NaN stays one.
+__device__ __forceinline__ uint32_t PackSaturated(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// silu(gate) * up; good to a few float ulps.
+__device__ __forceinline__ float SwiGlu(float gate, float up) {
+  return __fdividef(gate * up, 1.0f + __expf(-gate));
+}
+
+// A consumer warp's side.
+template <int kN, int kConsumers, bool kFused>
+class StagingWriter {
+ public:
+  using Shape = EpilogueShape<kN, kConsumers, kFused>;
+
+  __device__ __forceinline__ StagingWriter(uint32_t staging, uint32_t full, uint32_t free,
+                                           int group, int warp, int lane)
+      : area_(staging + group * Shape::kAreaBytes),
+        full_(full + 8 * (group / Shape::kRegionAreas)),
+        free_(free + 8 * (group / Shape::kRegionAreas)),
+        warp_(warp),
+        lane_(lane) {}
+
+  // `scales` is where the item's row_scale lies, followed by its row_weight. See Wgmma for `sums`.
+  __device__ __forceinline__ void Write(const GroupedArgs& args, const TileItem& item,
+                                        uint32_t scales, const float (&sums)[kN / 2]) {
+    if constexpr (kFused) {
+      WriteFused(args, item, scales, sums);
+    } else if (args.y_is_float) {
+      WriteFloats(args, scales, sums);
+    } else {
+      WriteHalves(args, scales, sums);
+    }
+  }
+
+ private:
+  // Factors of a lane's two tokens of each 8.
+  struct Factors {
+    bool has_scale;
+    bool has_weight;
+    float weight_scale;
+    uint32_t scales;
+    __device__ __forceinline__ float2 At(int j) const {
+      float2 factor = {weight_scale, weight_scale};
+      if (has_scale) {
+        const float2 scale = SharedFloat2(scales + 32 * j);
+        factor.x *= scale.x;
+        factor.y *= scale.y;
+      }
+      if (has_weight) {
+        const float2 weight = SharedFloat2(scales + 4 * kN + 32 * j);
+        factor.x *= weight.x;
+        factor.y *= weight.y;
+      }
+      return factor;
+    }
+  };
+
+  __device__ __forceinline__ Factors MakeFactors(const GroupedArgs& args, uint32_t scales) const {
+    return {args.row_scale != nullptr, !kFused && args.row_weight != nullptr, args.weight_scale,
+            scales + lane_ % 4 * 8};
+  }
+
+  __device__ __forceinline__ void AwaitFree() {
+    BarrierWait(free_, parity_ ^ 1);
+    parity_ ^= 1;
+  }
+  __device__ __forceinline__ void HandOver() {
+    __syncwarp();
+    if (lane_ == 0) BarrierArrive(full_);
+  }
+
+  // Four 8x8 matrices a store: 32 tokens of the warp's 8 outputs.
+  __device__ __forceinline__ void WriteFused(const GroupedArgs& args, const TileItem& item,
+                                             uint32_t scales, const float (&sums)[kN / 2]) {
+    const Factors factors = MakeFactors(args, scales);
+    const uint32_t to = area_ + lane_ * Shape::kRowBytes + warp_ * 16;
+    float peak = 0;
+    AwaitFree();
+#pragma unroll
+    for (int j0 = 0; j0 < kN / 8; j0 += 4) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 h = Outputs(args, factors, j0 + i, sums);
+        peak = fmaxf(peak, fmaxf(fabsf(h.x), fabsf(h.y)));
+        pairs[i] = PackSaturated(h.x, h.y);
+      }
+      StoreTransposed(to + j0 * 8 * Shape::kRowBytes, pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+    HandOver();
+    if (peak > kLargestHalf && args.overflow != nullptr) Report(args, item, factors, sums);
+  }
+
+  __device__ __forceinline__ float2 Outputs(const GroupedArgs& args, const Factors& factors, int j,
+                                            const float (&sums)[kN / 2]) const {
+    const float2 factor = factors.At(j);
+    return {SwiGlu(sums[4 * j] * factor.x, sums[4 * j + 2] * factor.x * args.output_scale),
+            SwiGlu(sums[4 * j + 1] * factor.y, sums[4 * j + 3] * factor.y * args.output_scale)};
+  }
+
+  // Marks the rows of which an output was beyond the largest half.
+  __device__ __forceinline__ void Report(const GroupedArgs& args, const TileItem& item,
+                                         const Factors& factors, const float (&sums)[kN / 2]) {
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      const float2 h = Outputs(args, factors, j, sums);
+      const int token = 8 * j + lane_ % 4 * 2;
+      if (fabsf(h.x) > kLargestHalf && token < item.rows) {
+        args.overflow[item.first_row + token] = 1;
+      }
+      if (fabsf(h.y) > kLargestHalf && token + 1 < item.rows) {
+        args.overflow[item.first_row + token + 1] = 1;
+      }
+    }
+  }
+
+  // Four matrices a store: 16 tokens of the warp's 16 rows.
+  __device__ __forceinline__ void WriteHalves(const GroupedArgs& args, uint32_t scales,
+                                              const float (&sums)[kN / 2]) {
+    const Factors factors = MakeFactors(args, scales);
+    const uint32_t to =
+        area_ + (lane_ / 16 * 8 + lane_ % 8) * Shape::kRowBytes + warp_ * 32 + lane_ / 8 % 2 * 16;
+    AwaitFree();
+#pragma unroll
+    for (int j0 = 0; j0 < kN / 8; j0 += 2) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 factor = factors.At(j0 + i);
+        const float* sum = &sums[4 * (j0 + i)];
+        pairs[2 * i] = PackFloats(sum[0] * factor.x, sum[1] * factor.y);
+        pairs[2 * i + 1] = PackFloats(sum[2] * factor.x, sum[3] * factor.y);
+      }
+      StoreTransposed(to + j0 * 8 * Shape::kRowBytes, pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+    HandOver();
+  }
+
+  __device__ __forceinline__ void WriteFloats(const GroupedArgs& args, uint32_t scales,
+                                              const float (&sums)[kN / 2]) {
+    const Factors factors = MakeFactors(args, scales);
+    const uint32_t to = area_ + lane_ % 4 * 2 * Shape::kFloatRowBytes + warp_ * 64 + lane_ / 4 * 4;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      AwaitFree();
+#pragma unroll
+      for (int i = 0; i < kN / 16; ++i) {
+        const int j = part * (kN / 16) + i;
+        const float2 factor = factors.At(j);
+        const uint32_t row = to + i * 8 * Shape::kFloatRowBytes;
+        StoreShared(row, sums[4 * j] * factor.x);
+        StoreShared(row + Shape::kFloatRowBytes, sums[4 * j + 1] * factor.y);
+        StoreShared(row + 32, sums[4 * j + 2] * factor.x);
+        StoreShared(row + Shape::kFloatRowBytes + 32, sums[4 * j + 3] * factor.y);
+      }
+      HandOver();
+    }
+  }
+
+  uint32_t area_;
+  uint32_t full_;
+  uint32_t free_;
+  int warp_;
+  int lane_;
+  uint32_t parity_ = 0;
+};
+
+// This thread's index among the carriers, read anew: kept over the loops below it would cost
+// registers that a feeder warpgroup does not have.
+__device__ __forceinline__ int CarrierIndex() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index - 32;
+}
+
+// The carriers' side: 96 threads copy region after region.
+template <int kN, int kConsumers, bool kFused>
+struct StagingCarrier {
+  using Shape = EpilogueShape<kN, kConsumers, kFused>;
+  static constexpr int kCarriers = 32 * kCarrierWarps;
+
+  // The region's 64 outputs as one tile column of h, in the tiles' order of k. `area` is where the
+  // region starts in shared memory.
+  __device__ __forceinline__ static void CarryTiles(const GroupedArgs& args, const TileItem& item,
+                                                    int region, uint32_t area) {
+    const int column = item.row_tile * Shape::kRegions + region;  // in units of 64 outputs
+    if (column * 8 >= args.row_blocks) return;
+    const int piece = CarrierIndex() % 8;  // of 16 bytes in a row of 128
+    int row = CarrierIndex() / 8;
+    uint32_t from = area + piece / 4 * Shape::kAreaBytes + piece % 4 * 4 + row * Shape::kRowBytes;
+    uint8_t* to = args.h_tiles +
+                  (static_cast<int64_t>(column) * args.h_row_groups + item.first_row / kTileRows) *
+                      kTileBytes;
+#pragma unroll 1
+    for (; row < item.rows; row += kCarriers / 8) {
+      // Word w of a piece comes from warp w: position 8 * piece + 2 * w is k = 8 * w + 2 * piece.
+      const uint4 value = {SharedWord(from), SharedWord(from + 16), SharedWord(from + 32),
+                           SharedWord(from + 48)};
+      *reinterpret_cast<uint4*>(to + row * 128 + ((piece ^ (row % kTileRows)) * 16)) = value;
+      from += kCarriers / 8 * Shape::kRowBytes;
+    }
+  }
+
+  // A region's 64 columns of y, of halves or (`part` 0 or 1, half of the tokens) of floats.
+  template <bool kFloat>
+  __device__ __forceinline__ static void CarryRows(const GroupedArgs& args, const TileItem& item,
+                                                   int region, int part, uint32_t area) {
+    constexpr int kValueBytes = kFloat ? 4 : 2;
+    constexpr int kPieces = 64 * kValueBytes / 16;  // of 16 bytes in a token's row
+    constexpr int kRowBytes = kFloat ? Shape::kFloatRowBytes : Shape::kRowBytes;
+    const int column = (item.row_tile * kConsumers + region) * 64;
+    const int live_bytes = (args.out_columns - column) * kValueBytes;  // may be more than a row
+    const int first = kFloat ? part * (kN / 2) : 0;
+    const int rows = kFloat ? min(item.rows - first, kN / 2) : item.rows;
+    const bool is_aligned = args.out_columns * kValueBytes % 16 == 0;
+    // Rows that are not aligned go two bytes at a time, a row to a warp.
+    const int piece_bytes = is_aligned ? 16 : 2;
+    int row = is_aligned ? CarrierIndex() / kPieces : CarrierIndex() / 32;
+    const int row_step = is_aligned ? kCarriers / kPieces : kCarrierWarps;
+    int offset = (is_aligned ? CarrierIndex() % kPieces : CarrierIndex() % 32) * piece_bytes;
+    uint8_t* to = static_cast<uint8_t*>(args.y) +
+                  (static_cast<int64_t>(item.first_row + first + row) * args.out_columns + column) *
+                      kValueBytes;
+    const int64_t to_step = static_cast<int64_t>(row_step) * args.out_columns * kValueBytes;
+    uint32_t from = area + row * kRowBytes;
+#pragma unroll 1
+    for (; row < rows; row += row_step) {
+      if (is_aligned) {
+        if (offset < live_bytes) {
+          *reinterpret_cast<uint4*>(to + offset) = SharedWords4(from + offset);
+        }
+      } else {
+#pragma unroll 1
+        for (int at = offset; at < min(live_bytes, 64 * kValueBytes); at += 64) {
+          *reinterpret_cast<uint16_t*>(to + at) = SharedHalf(from + at);
+        }
+      }
+      to += to_step;
+      from += row_step * kRowBytes;
+    }
+  }
+};
+
+template <int kN, int kConsumers, bool kFused>
+__device__ __forceinline__ void CarryOutputs(const GroupedArgs& args, uint32_t staging,
+                                             uint32_t full, uint32_t free) {
+  using Carrier = StagingCarrier<kN, kConsumers, kFused>;
+  using Shape = typename Carrier::Shape;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int index = blockIdx.x; index < *args.item_count; index += gridDim.x) {
+    const TileItem item = args.items[index];
+#pragma unroll 1
+    for (int part = 0; part < (!kFused && args.y_is_float ? 2 : 1); ++part) {
+#pragma unroll 1
+      for (int region = 0; region < Shape::kRegions; ++region) {
+        const uint32_t area = staging + region * Shape::kRegionAreas * Shape::kAreaBytes;
+        BarrierWait(full + 8 * region, parity);
+        if constexpr (kFused) {
+          Carrier::CarryTiles(args, item, region, area);
+        } else if (args.y_is_float) {
+          Carrier::template CarryRows<true>(args, item, region, part, area);
+        } else {
+          Carrier::template CarryRows<false>(args, item, region, part, area);
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) BarrierArrive(free + 8 * region);
+      }
+      parity ^= 1;
+    }
+  }
+}
+
+#endif  // WL_SM90A
+
+}  // namespace warpline::cuda
