@@ -11,6 +11,16 @@
 namespace warpline {
 namespace {
 
+std::optional<int64_t> NumberInFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  int64_t number = 0;
+  if (!(file >> text) || !absl::SimpleAtoi(text, &number)) return std::nullopt;  // "max": no limit
+  return number;
+}
+
+}  // namespace
+
 CacheFormat FormatOf(v1::KvCacheType kv_type) {
   switch (kv_type) {
     case v1::KV_CACHE_TYPE_F32:
@@ -21,16 +31,6 @@ CacheFormat FormatOf(v1::KvCacheType kv_type) {
       return CacheFormat::kF16;
   }
 }
-
-std::optional<int64_t> NumberInFile(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  int64_t number = 0;
-  if (!(file >> text) || !absl::SimpleAtoi(text, &number)) return std::nullopt;  // "max": no limit
-  return number;
-}
-
-}  // namespace
 
 StateBytes BytesOfState(const ModelSpec& spec, const LayerRange& layers, v1::KvCacheType kv_type) {
   return StateBytesOf(spec, layers, FormatOf(kv_type));

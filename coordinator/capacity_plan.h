@@ -13,6 +13,8 @@
 
 namespace warpline {
 
+CacheFormat FormatOf(v1::KvCacheType kv_type);
+
 // What a page of 64 tokens and what a running sequence take over the layers of a stage.
 StateBytes BytesOfState(const ModelSpec& spec, const LayerRange& layers, v1::KvCacheType kv_type);
 

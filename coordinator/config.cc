@@ -47,6 +47,19 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
       ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
   flags.Add(app, "--edge", raw.edge, "Hand-off between stages")
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  flags
+      .Add(app, "--worker-threads", config.worker_threads,
+           "Compute threads of one worker, for the plan of memory (0: all cores)")
+      ->check(IntegerRange(0, 1024));
+  flags
+      .Add(app, "--ple-io", config.ple_io,
+           "How workers read rows of an n-gram table, for the plan of memory: auto, direct, mmap, "
+           "ram")
+      ->check(CLI::IsMember({"auto", "direct", "mmap", "ram"}));
+  flags
+      .Add(app, "--ple-cache-mib", config.ple_cache_mib,
+           "Memory of a worker for rows of an n-gram table, in MiB, for the plan of memory")
+      ->check(IntegerRange(0, 1 << 20));
   flags.Add(app, "--queue", config.queue, "Requests that may wait for a slot")
       ->check(IntegerRange(64, 65536));
   flags.Add(app, "--chat-template", config.chat_template,

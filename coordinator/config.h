@@ -21,12 +21,15 @@ struct CoordinatorConfig {
   std::vector<int> layer_split;      // first layer of each later stage; empty: balanced by bytes
   v1::KvCacheType kv_type = v1::KV_CACHE_TYPE_F16;
   v1::EdgeKind edge = v1::EDGE_KIND_AUTO;
-  int queue = 256;            // requests that may wait for a slot, 64 to 65,536
-  std::string chat_template;  // built-in name or file; empty: the model's
-  std::string alias;          // the model's name for clients; empty: the file's
-  std::string secret_file;    // empty: no secret, then only local addresses
-  int drain_seconds = 30;     // 0 to 86,400
-  int watch_fd = -1;          // inherited descriptor whose end ends us; -1: none
+  int worker_threads = 0;       // compute threads of one worker, 0 to 1,024; 0: as many as ours
+  std::string ple_io = "auto";  // how workers read an n-gram table: auto, direct, mmap, ram
+  int ple_cache_mib = 256;      // their memory for its rows, 0 to 2^20
+  int queue = 256;              // requests that may wait for a slot, 64 to 65,536
+  std::string chat_template;    // built-in name or file; empty: the model's
+  std::string alias;            // the model's name for clients; empty: the file's
+  std::string secret_file;      // empty: no secret, then only local addresses
+  int drain_seconds = 30;       // 0 to 86,400
+  int watch_fd = -1;            // inherited descriptor whose end ends us; -1: none
   bool print_plan = false;
   bool verify = false;  // hash the whole file
 

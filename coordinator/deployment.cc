@@ -1,13 +1,14 @@
 #include "coordinator/deployment.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/flags.h"
 #include "base/log.h"
-#include "model/row_widths.h"
+#include "coordinator/stage_memory.h"
 #include "proto/grpc_server.h"
 
 namespace warpline {
@@ -18,12 +19,6 @@ constexpr int64_t kMaxStepBytes = kMaxInternalMessageBytes / 4 * 3;
 // Of the memory that weights and the rows of a step leave over; the rest is for everything else on
 // the machine.
 constexpr double kCacheShare = 0.9;
-
-int64_t TotalWeights(const SplitPlan& split) {
-  int64_t bytes = 0;
-  for (const StagePlan& stage : split.stages) bytes += stage.weight_bytes;
-  return bytes;
-}
 
 // Whether a stage runs on this machine, where its memory can be known.
 bool IsLocalStage(const CoordinatorConfig& config, size_t stage) {
@@ -40,6 +35,29 @@ int64_t MostRows(const CoordinatorConfig& config, const ModelSpec& spec, int64_t
   return std::min(std::max<int64_t>(chunk, config.parallel), MostMessageRows(spec));
 }
 
+int WorkerThreads(const CoordinatorConfig& config) {
+  if (config.worker_threads > 0) return config.worker_threads;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// What a stage takes, with the pages of `capacity`.
+StageMemory MemoryOf(const CoordinatorConfig& config, const Deployment& deployment,
+                     const StagePlan& stage, const CapacityPlan& capacity, int64_t step_rows) {
+  return MemoryOfStage(deployment.spec,
+                       {.layers = stage.layers,
+                        .weight_bytes = stage.weight_bytes,
+                        .kv_type = config.kv_type,
+                        .page_count = capacity.page_count,
+                        .slot_count = capacity.slot_count,
+                        .context = capacity.context,
+                        .step_rows = step_rows,
+                        .thread_count = WorkerThreads(config),
+                        .header_bytes = deployment.header_bytes,
+                        .ngrams = {.io = config.ple_io,
+                                   .cache_bytes = int64_t{config.ple_cache_mib} << 20,
+                                   .table_bytes = deployment.ple_table_bytes}});
+}
+
 CapacityArgs ArgsOf(const CoordinatorConfig& config, const Deployment& deployment) {
   CapacityArgs args{
       .context = config.ctx_size > 0 ? config.ctx_size : deployment.spec.context_length,
@@ -52,14 +70,52 @@ CapacityArgs ArgsOf(const CoordinatorConfig& config, const Deployment& deploymen
     args.page_bytes += state.page;
     args.slot_bytes += state.slot;
     const int64_t rows = MostRows(config, deployment.spec, args.context);
-    taken_bytes +=
-        plan.weight_bytes + StepBytesOf(deployment.spec, plan.layers, rows, args.context);
+    const StageMemory memory = MemoryOf(config, deployment, plan, {.context = args.context}, rows);
+    taken_bytes += memory.sum() - memory.caches;
   }
   if (const std::optional<int64_t> available = AvailableMemoryBytes(); available.has_value()) {
     const auto left = static_cast<double>(std::max<int64_t>(0, *available - taken_bytes));
     args.cache_bytes_limit = static_cast<int64_t>(left * kCacheShare);
   }
   return args;
+}
+
+// A line of the plan: bytes under the headings.
+void AppendMemory(std::string& text, absl::string_view name, absl::string_view layers,
+                  const StageMemory& memory, bool has_ngrams) {
+  absl::StrAppendFormat(&text, "%-6s %-12s %14d %14d %14d %14d", name, layers, memory.weights,
+                        memory.caches, memory.step, memory.process);
+  if (has_ngrams) absl::StrAppendFormat(&text, " %14d", memory.ngrams);
+  absl::StrAppendFormat(&text, " %14d\n", memory.sum());
+}
+
+// The table of stages, and what its columns mean.
+std::string MemoryText(const CoordinatorConfig& config, const Deployment& deployment) {
+  const bool has_ngrams = deployment.spec.ple.present();
+  std::string text = absl::StrFormat("%-6s %-12s %14s %14s %14s %14s", "stage", "layers",
+                                     "weight bytes", "cache bytes", "step bytes", "process bytes");
+  if (has_ngrams) absl::StrAppendFormat(&text, " %14s", "n-gram bytes");
+  absl::StrAppendFormat(&text, " %14s\n", "bytes");
+  StageMemory all;
+  for (size_t index = 0; index < deployment.split.stages.size(); ++index) {
+    const StagePlan& stage = deployment.split.stages[index];
+    const StageMemory memory =
+        MemoryOf(config, deployment, stage, deployment.capacity, deployment.max_step_rows);
+    AppendMemory(text, absl::StrCat(index),
+                 absl::StrCat("[", stage.layers.begin, ", ", stage.layers.end, ")"), memory,
+                 has_ngrams);
+    all.Add(memory);
+  }
+  AppendMemory(text, "all", absl::StrCat("[0, ", deployment.spec.n_layer, ")"), all, has_ngrams);
+  absl::StrAppend(&text, "\nprocess bytes: a worker with nothing loaded, the file's header, ",
+                  WorkerThreads(config), " compute threads\n");
+  if (has_ngrams) {
+    absl::StrAppend(&text, "n-gram bytes: rows in memory (--ple-io ", config.ple_io,
+                    ", --ple-cache-mib ", config.ple_cache_mib, ") of the table of ",
+                    deployment.ple_table_bytes, " bytes that the stage of layer ",
+                    deployment.spec.ple.layer, " reads from disk\n");
+  }
+  return text;
 }
 
 }  // namespace
@@ -81,6 +137,9 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
   for (const std::string& warning : deployment->spec.warnings) LogWarning(warning);
   const ModelBytes bytes = BytesOf(deployment->spec, *deployment->file);
   deployment->ple_table_bytes = bytes.ple_table;
+  for (int shard = 0; shard < deployment->file->shard_count(); ++shard) {
+    deployment->header_bytes += static_cast<int64_t>(deployment->file->HeaderBytes(shard));
+  }
   absl::StatusOr<SplitPlan> split =
       config.layer_split.empty() ? BalancedSplit(bytes, config.stage_count())
                                  : ExplicitSplit(bytes, config.stage_count(), config.layer_split);
@@ -103,26 +162,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
 
 std::string PlanText(const CoordinatorConfig& config, const Deployment& deployment) {
   const CapacityPlan& capacity = deployment.capacity;
-  std::string text = absl::StrFormat("%-6s %-12s %16s %16s %16s\n", "stage", "layers",
-                                     "weight bytes", "cache bytes", "step bytes");
-  for (size_t index = 0; index < deployment.split.stages.size(); ++index) {
-    const StagePlan& stage = deployment.split.stages[index];
-    const StateBytes state = BytesOfState(deployment.spec, stage.layers, config.kv_type);
-    const int64_t cache = state.page * capacity.page_count + state.slot * capacity.slot_count;
-    const int64_t step =
-        StepBytesOf(deployment.spec, stage.layers, deployment.max_step_rows, capacity.context);
-    absl::StrAppendFormat(&text, "%-6d %-12s %16d %16d %16d\n", index,
-                          absl::StrCat("[", stage.layers.begin, ", ", stage.layers.end, ")"),
-                          stage.weight_bytes, cache, step);
-  }
-  absl::StrAppendFormat(&text, "%-6s %-12s %16d\n", "all",
-                        absl::StrCat("[0, ", deployment.spec.n_layer, ")"),
-                        TotalWeights(deployment.split));
-  if (deployment.spec.ple.present()) {
-    absl::StrAppend(&text, "\nn-gram table of ", deployment.ple_table_bytes,
-                    " bytes, read from disk by the stage of layer ", deployment.spec.ple.layer,
-                    "\n");
-  }
+  std::string text = MemoryText(config, deployment);
   absl::StrAppend(&text, "\nlongest sequence ", capacity.context, " tokens");
   if (capacity.context < capacity.configured_context) {
     absl::StrAppend(&text, " (lowered from ", capacity.configured_context, " to fit)");

@@ -19,6 +19,7 @@ struct Deployment {
   std::unique_ptr<GgufFile> file;
   ModelSpec spec;
   int64_t ple_table_bytes = 0;  // of the n-gram table, on disk
+  int64_t header_bytes = 0;     // of the model file: metadata and tensor infos
   SplitPlan split;
   CapacityPlan capacity;
   int max_chunk_rows = 0;  // of a prompt chunk

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::SizeIs;
 
 const std::string kModel = absl::StrCat(WARPLINE_TEST_DATA, "/families/qwen3-deep.gguf");
 
@@ -72,6 +74,9 @@ TEST_F(ProgramTest, BadOptionsExitWith2AndNameTheRange) {
       {{"--layer-split", "6"}, "valid range 1 to 5"},
       {{"--layer-split", "two"}, "'two' is no layer number"},
       {{"--worker-count", "0"}, "1 to 512"},
+      {{"--worker-threads", "-1"}, "0 to 1024"},
+      {{"--ple-io", "disk"}, "mmap"},
+      {{"--ple-cache-mib", "-1"}, "0 to 1048576"},
       {{"--secret-file", "/nowhere"}, "/nowhere"},
       {{"--chat-template", "/nowhere"}, "/nowhere"},
   };
@@ -112,6 +117,47 @@ TEST_F(ProgramTest, ThePlanNamesEveryStage) {
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("[0, 4)"), HasSubstr("[4, 6)"),
                                     HasSubstr("longest sequence 640 tokens"),
                                     HasSubstr("3 sequences at once"), HasSubstr("30 cache pages")));
+}
+
+TEST_F(ProgramTest, ThePlanHasALineOfBytesForEachStageAndOneForAll) {
+  const std::string model = absl::StrCat(WARPLINE_TEST_DATA, "/families/qwen4exp-ple.gguf");
+  const auto plan = [&](const std::string& cache_mib, const std::string& io) {
+    const Outcome outcome =
+        Run({"-m", model, "--print-plan", "--worker-count", "2", "--layer-split", "2",
+             "--worker-threads", "3", "--ple-cache-mib", cache_mib, "--ple-io", io});
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("3 compute threads"), HasSubstr(absl::StrCat("--ple-io ", io)),
+                      HasSubstr(absl::StrCat("--ple-cache-mib ", cache_mib))));
+    return outcome.output;
+  };
+  // Weights, caches, step, process, n-grams, and their sum: of two stages and of both together.
+  const auto columns = [](const std::string& text) {
+    std::vector<std::vector<int64_t>> lines;
+    std::istringstream all(text);
+    for (std::string line; std::getline(all, line);) {
+      const size_t begin = line.find(") ");
+      if (line.find('[') == std::string::npos || begin == std::string::npos) continue;
+      std::istringstream numbers(line.substr(begin + 1));
+      lines.emplace_back(std::istream_iterator<int64_t>(numbers), std::istream_iterator<int64_t>());
+    }
+    return lines;
+  };
+  const auto copied = columns(plan("1", "auto"));
+  ASSERT_THAT(copied, SizeIs(3));
+  for (const std::vector<int64_t>& line : copied) {
+    ASSERT_THAT(line, SizeIs(6));
+    EXPECT_EQ(line[5], line[0] + line[1] + line[2] + line[3] + line[4]);
+  }
+  for (size_t column = 0; column < 6; ++column) {
+    EXPECT_EQ(copied[2][column], copied[0][column] + copied[1][column]);
+  }
+  // Two readers of 128 blocks each stand for the copy of the table; nothing else changes.
+  const auto read = columns(plan("0", "direct"));
+  ASSERT_THAT(read, SizeIs(3));
+  EXPECT_GT(read[0][4], 2 * 128 * 8192);
+  EXPECT_LT(copied[0][4], 2 * 128 * 8192);
+  EXPECT_EQ(read[1], copied[1]) << "the second stage has no table";
 }
 
 TEST_F(ProgramTest, AContextOfZeroIsTheModelsOwn) {

@@ -1,6 +1,7 @@
 // How much room the rows of one step take on a stage, beside its weights and what sequences keep.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "model/layer_range.h"
@@ -27,15 +28,15 @@ struct RowWidths {
   int64_t inject = 0;
   int64_t ngrams = 0;
 
-  int64_t sum() const {
-    return residual + normed + branch + qkv + heads + gate + conv + beta + index + selection +
-           inject + ngrams;
+  std::array<int64_t, 12> all() const {
+    return {residual, normed, branch, qkv,       heads,  gate,
+            conv,     beta,   index,  selection, inject, ngrams};
   }
 };
 RowWidths RowWidthsOf(const ModelSpec& spec, LayerRange layers, int64_t max_context);
 
 // Bytes that a stage takes for steps of at most max_rows rows: the buffers above, hand-off slots to
-// the next stage, what goes into the head, logits, and the working room of experts.
+// the next stage, what goes into the head, logits, and the working room of the back end's ops.
 int64_t StepBytesOf(const ModelSpec& spec, LayerRange layers, int64_t max_rows,
                     int64_t max_context);
 

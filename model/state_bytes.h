@@ -20,4 +20,9 @@ struct StateBytes {
 
 StateBytes StateBytesOf(const ModelSpec& spec, LayerRange layers, CacheFormat format);
 
+// Bytes that a stage takes for `page_count` pages and `slot_count` sequences: that many of the
+// above, large buffers in whole huge pages, and on the last stage the ids of the tokens.
+int64_t CacheBytesOf(const ModelSpec& spec, LayerRange layers, CacheFormat format,
+                     int64_t page_count, int slot_count);
+
 }  // namespace warpline

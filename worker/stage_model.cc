@@ -188,8 +188,8 @@ absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
 }
 
 int64_t LoadedStage::CacheBytes() const {
-  const StateBytes bytes = StateBytesOf(spec_, options_.layers, FormatOf(options_.kv_type));
-  return bytes.page * options_.page_count + bytes.slot * options_.slot_count;
+  return CacheBytesOf(spec_, options_.layers, FormatOf(options_.kv_type), options_.page_count,
+                      options_.slot_count);
 }
 
 absl::Status LoadedStage::ResetSlot(int kv_slot) {

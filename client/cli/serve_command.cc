@@ -1,7 +1,5 @@
 #include "client/cli/serve_command.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -23,19 +21,6 @@ constexpr int kCoordinatorRank = 1;
 constexpr int kWorkerRank = 2;
 // A worker ends itself within two seconds, unless it is stopped or stuck.
 constexpr int kWorkerStopSeconds = 5;
-
-int UsableCores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
-// Threads of each worker: the total shared out, at least one each.
-std::vector<int> ThreadShares(int total, int workers) {
-  std::vector<int> shares(static_cast<size_t>(workers), 1);
-  for (int index = 0; index < workers; ++index)
-    shares[index] = std::max(1, total / workers + (index < total % workers ? 1 : 0));
-  return shares;
-}
 
 void AppendIf(std::vector<std::string>& arguments, const std::string& flag,
               const std::string& value) {
@@ -84,6 +69,9 @@ ChildSpec CoordinatorSpec(const ServiceOptions& options, const std::vector<std::
            options.layer_split == "auto" ? "" : options.layer_split);
   AppendIf(spec.arguments, "--kv-type", options.kv_type);
   AppendIf(spec.arguments, "--edge", options.edge);
+  AppendIf(spec.arguments, "--worker-threads", absl::StrCat(WorkerThreads(options)[0]));
+  AppendIf(spec.arguments, "--ple-io", options.ple_io);
+  AppendIf(spec.arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   AppendIf(spec.arguments, "--chat-template", options.chat_template);
   AppendIf(spec.arguments, "--alias", options.alias);
   AppendIf(spec.arguments, "--drain-seconds", absl::StrCat(options.drain_seconds));
@@ -114,8 +102,7 @@ ChildSpec GatewaySpec(const ServiceOptions& options, const std::string& coordina
 
 std::vector<ChildSpec> ServiceSpecs(const ServiceOptions& options, const std::string& folder,
                                     const std::string& log_level) {
-  const std::vector<int> threads =
-      ThreadShares(options.threads > 0 ? options.threads : UsableCores(), options.workers);
+  const std::vector<int> threads = WorkerThreads(options);
   std::vector<ChildSpec> specs;
   std::vector<std::string> workers;
   for (int index = 0; index < options.workers; ++index) {

@@ -1,5 +1,9 @@
 #include "client/cli/service_options.h"
 
+#include <sched.h>
+
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -7,6 +11,11 @@ namespace warpline {
 namespace {
 
 constexpr int64_t kMaxContext = int64_t{1} << 24;
+
+int UsableCores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
 
 void Append(std::vector<std::string>& arguments, const std::string& flag,
             const std::string& value) {
@@ -85,6 +94,16 @@ void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
       .Add(command, "--drain-seconds", options.drain_seconds,
            "How long running requests may go on after SIGTERM")
       ->check(IntegerRange(0, 86400));
+}
+
+std::vector<int> WorkerThreads(const ServiceOptions& options) {
+  const int total = options.threads > 0 ? options.threads : UsableCores();
+  const int workers = options.workers;
+  std::vector<int> shares(static_cast<size_t>(workers), 1);
+  for (int index = 0; index < workers; ++index) {
+    shares[index] = std::max(1, total / workers + (index < total % workers ? 1 : 0));
+  }
+  return shares;
 }
 
 std::string GrpcAddress(const ServiceOptions& options) {

@@ -44,6 +44,10 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 // What decides where the service listens.
 void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 
+// Compute threads of each worker, the first ones having most: the total shared out, at least one
+// each.
+std::vector<int> WorkerThreads(const ServiceOptions& options);
+
 // Where the gRPC service listens: host:port, an IPv6 address in brackets.
 std::string GrpcAddress(const ServiceOptions& options);
 // The arguments of `warpline serve` that say the same as `options`, less its secrets.

@@ -64,7 +64,13 @@ int ExecPlan(const ServiceOptions& options) {
                                         "--chunk",
                                         absl::StrCat(options.chunk),
                                         "--kv-type",
-                                        options.kv_type};
+                                        options.kv_type,
+                                        "--worker-threads",
+                                        absl::StrCat(WorkerThreads(options)[0]),
+                                        "--ple-io",
+                                        options.ple_io,
+                                        "--ple-cache-mib",
+                                        absl::StrCat(options.ple_cache_mib)};
   if (options.ctx_size > 0)
     arguments.insert(arguments.end(), {"--ctx-size", absl::StrCat(options.ctx_size)});
   if (!options.layer_split.empty() && options.layer_split != "auto") {
