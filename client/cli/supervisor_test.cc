@@ -5,10 +5,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -192,6 +194,35 @@ TEST(SocketFolderTest, IsPrivateAndGoesAway) {
     EXPECT_EQ(info.st_mode & 0777, 0700U);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(SocketFolderTest, RemovesWhatAKilledProcessLeftAndNothingElse) {
+  const SocketFolder outer = *SocketFolder::Create("");
+  setenv("TMPDIR", outer.path().c_str(), 1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const absl::StatusOr<SocketFolder> folder = SocketFolder::Create("");
+    std::ofstream(folder->path() + "/letter") << "nobody reads me";
+    raise(SIGKILL);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  const auto in_use = [&outer] {
+    return std::distance(std::filesystem::directory_iterator(outer.path()), {});
+  };
+  EXPECT_EQ(in_use(), 1);
+  const std::string others = outer.path() + "/another-program";
+  ASSERT_EQ(mkdir(others.c_str(), 0700), 0);
+  {
+    const absl::StatusOr<SocketFolder> first = SocketFolder::Create("");
+    ASSERT_TRUE(first.ok()) << first.status();
+    const absl::StatusOr<SocketFolder> second = SocketFolder::Create("");
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_TRUE(std::filesystem::exists(first->path()));
+    EXPECT_TRUE(std::filesystem::exists(others));
+    EXPECT_EQ(in_use(), 3);
+  }
+  unsetenv("TMPDIR");
 }
 
 TEST(SocketFolderTest, LeavesAFolderThatWasThere) {
