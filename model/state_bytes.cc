@@ -5,9 +5,9 @@
 namespace warpline {
 namespace {
 
-constexpr int64_t kPage = 64;  // tokens
-constexpr int64_t kFloat = 4;  // bytes
-constexpr int64_t kTokenId = 4;
+constexpr int64_t kPage = 64;        // tokens
+constexpr int64_t kFloat = 4;        // bytes
+constexpr int64_t kTokenId = 2 * 4;  // in a list that grows, and in what it grew out of
 
 // Keys or values of one token and head.
 int64_t HeadBytes(CacheFormat format, int64_t head_dim) {

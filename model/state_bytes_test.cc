@@ -68,12 +68,13 @@ TEST(StateBytesTest, SmallHeadsHaveMoreScales) {
 TEST(StateBytesTest, LargeBuffersComeInWholeHugePages) {
   const ModelSpec spec = ReleasedModel();
   // Keys and values of 100 pages: 13,107,200 bytes, 6.25 huge pages. Pooled keys: 819,200 bytes.
-  // Three slots of raw keys. The last stage keeps an id for each token.
+  // Three slots of raw keys. The last stage keeps an id for each token, in a
+  // list of up to twice their size.
   constexpr int64_t kRawKeys = 3 * 3 * 128 * 4;
   EXPECT_EQ(CacheBytesOf(spec, {3, 4}, CacheFormat::kF16, 100, 3),
             7 * 2 * kMiB + 819200 + kRawKeys);
   EXPECT_EQ(CacheBytesOf(spec, {47, 48}, CacheFormat::kF16, 100, 3),
-            7 * 2 * kMiB + 819200 + kRawKeys + 100 * 64 * 4);
+            7 * 2 * kMiB + 819200 + kRawKeys + 100 * 64 * 8);
   // Memory of 3 MiB and columns of 120 KiB for each slot.
   EXPECT_EQ(CacheBytesOf(spec, {0, 1}, CacheFormat::kF16, 100, 3), 10 * kMiB + 3 * 3 * 10240 * 4);
 }
