@@ -8,14 +8,21 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <cmath>
+
 #include "kernels/quant_decode_common.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
 #define WL_INLINE __host__ __device__ __forceinline__
 #else
-#include <cmath>
 #define WL_INLINE inline
+#endif
+// Before a loop of constant length whose index picks registers.
+#ifdef __CUDA_ARCH__
+#define WL_UNROLL _Pragma("unroll")
+#else
+#define WL_UNROLL
 #endif
 
 namespace warpline::cuda {
@@ -96,6 +103,16 @@ WL_INLINE uint32_t Add2(uint32_t a, uint32_t b) {
   return PackHalves(
       HalfFromDouble(static_cast<double>(FloatFromHalf(a & 0xFFFF)) + FloatFromHalf(b & 0xFFFF)),
       HalfFromDouble(static_cast<double>(FloatFromHalf(a >> 16)) + FloatFromHalf(b >> 16)));
+#endif
+}
+
+WL_INLINE uint32_t Negate2(uint32_t pair) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("{neg.f16x2 %0, %1;}" : "=r"(result) : "r"(pair));
+  return result;
+#else
+  return pair ^ 0x80008000;
 #endif
 }
 
@@ -187,11 +204,43 @@ WL_INLINE constexpr uint32_t Shift(uint32_t word, int count) {
   return count >= 0 ? word >> count : word << -count;
 }
 
-// The low or the high half of a pair, twice.
-WL_INLINE uint32_t BroadcastLow(uint32_t pair) { return Permute(pair, pair, 0x1010); }
-WL_INLINE uint32_t BroadcastHigh(uint32_t pair) { return Permute(pair, pair, 0x3232); }
+// The low or the high half of a pair, twice. Written as moves of halves, which the compiler folds
+// into the operand of the instruction that follows.
+WL_INLINE uint32_t BroadcastLow(uint32_t pair) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}"
+      : "=r"(result)
+      : "r"(pair));
+  return result;
+#else
+  return Permute(pair, pair, 0x1010);
+#endif
+}
+
+WL_INLINE uint32_t BroadcastHigh(uint32_t pair) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}"
+      : "=r"(result)
+      : "r"(pair));
+  return result;
+#else
+  return Permute(pair, pair, 0x3232);
+#endif
+}
 
 // A constant twice; `half` is its bit pattern.
 WL_INLINE constexpr uint32_t Twice(uint32_t half) { return half | half << 16; }
+
+// The half that is `value`, an integer of at most 2048 in size, for constants.
+WL_HOST_DEVICE constexpr uint32_t HalfOfInteger(int value) {
+  if (value == 0) return 0;
+  uint32_t magnitude = static_cast<uint32_t>(value < 0 ? -value : value);
+  uint32_t exponent = 25;  // of magnitudes 1024 to 2047
+  while (magnitude >= 2048) magnitude >>= 1, ++exponent;
+  while (magnitude < 1024) magnitude <<= 1, --exponent;
+  return (value < 0 ? 0x8000u : 0) | exponent << 10 | (magnitude & 1023);
+}
 
 }  // namespace warpline::cuda

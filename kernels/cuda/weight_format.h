@@ -25,6 +25,7 @@
 
 #include "kernels/cuda/half_math.h"
 #include "kernels/cuda/packed_layout.h"
+#include "kernels/cuda/raw_codes.h"
 #include "kernels/quant_decode_blocks.h"
 #include "model/quant.h"
 
@@ -91,6 +92,20 @@ WL_INLINE Words<kCount> LoadWords(const uint8_t* from) {
   return words;
 }
 
+// One or two bytes of a lane out of a plane of `kBytes` a lane; 0 for none.
+template <int kBytes>
+WL_INLINE uint32_t LoadSmall(const uint8_t* plane, int lane) {
+  static_assert(kBytes >= 0 && kBytes <= 2);
+  if constexpr (kBytes == 0) return 0;
+#ifdef __CUDA_ARCH__
+  if constexpr (kBytes == 1) return __ldg(plane + lane);
+  return __ldg(reinterpret_cast<const unsigned short*>(plane) + lane);
+#else
+  if constexpr (kBytes == 1) return plane[lane];
+  return LoadU16(plane + 2 * lane);
+#endif
+}
+
 template <int kCount>
 WL_INLINE void StoreWords(const uint32_t (&words)[kCount], uint8_t* to) {
 #ifdef __CUDA_ARCH__
@@ -100,7 +115,7 @@ WL_INLINE void StoreWords(const uint32_t (&words)[kCount], uint8_t* to) {
 #endif
 }
 
-// A word or two words of a decoder's table.
+// A word of a decoder's table, or two.
 WL_INLINE uint32_t TableWord(const uint8_t* table, uint32_t byte_offset) {
 #ifdef __CUDA_ARCH__
   __builtin_assume(__isShared(table));
@@ -112,6 +127,80 @@ WL_INLINE uint32_t TableWord(const uint8_t* table, uint32_t byte_offset) {
 #endif
 }
 
+WL_INLINE Words<2> TableWords2(const uint8_t* table, uint32_t byte_offset) {
+  Words<2> words;
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isShared(table));
+  const uint2 v = *reinterpret_cast<const uint2*>(table + byte_offset);
+  words.w[0] = v.x;
+  words.w[1] = v.y;
+#else
+  memcpy(words.w, table + byte_offset, sizeof(words.w));
+#endif
+  return words;
+}
+
+// The block that holds value `k` of a lane's row; null beyond the matrix.
+template <typename Block>
+WL_HOST_DEVICE const uint8_t* FindBlock(const RawRows& raw, int h, int64_t k) {
+  if (raw.rows[h] == nullptr || k >= raw.k) return nullptr;
+  return raw.rows[h] + k / Block::kValues * Block::kBytes;
+}
+
+// The row g or g + 8 part of a pair, twice.
+WL_INLINE uint32_t BroadcastRow(uint32_t pair, int h) {
+  return h == 0 ? BroadcastLow(pair) : BroadcastHigh(pair);
+}
+
+// Fragment register of pair `pair` (0 to 3, values 2 * pair and 2 * pair + 1 of a lane's eight).
+WL_INLINE uint32_t& FragmentOf(uint32_t (&step0)[4], uint32_t (&step1)[4], int h, int pair) {
+  return pair < 2 ? step0[2 * pair + h] : step1[2 * (pair - 2) + h];
+}
+
+// Byte `byte` (0 to 3) of `word`, less 128, as a half twice.
+WL_INLINE uint32_t ByteScale(uint32_t word, int byte) {
+  const uint32_t selector = 0x4040 + static_cast<uint32_t>(byte) * 0x0101;
+  return Add2(Permute(word, Twice(0x6464), selector), Twice(0xE480));
+}
+
+// code * scale * d rounded once, for integers whose product is at most 4096 in size: more than a
+// half holds exactly, but the rest that the rounded product leaves is -1, 0 or 1.
+WL_INLINE uint32_t ProductOfThree(uint32_t code, uint32_t scale, uint32_t d) {
+  const uint32_t product = Mul2(code, scale);
+  const uint32_t rest = Fma2(code, scale, Negate2(product));
+  return Fma2(product, d, Mul2(rest, d));
+}
+
+// Pair `pair` of a word of PackFields(.., 4), in place: nibbles at bit 0 of each half for even
+// pairs, at bit 4 for odd ones.
+WL_INLINE uint32_t NibblePair(uint32_t word, int pair) {
+  return (pair < 2 ? word : word >> 8) & Twice(pair % 2 == 0 ? 0x000F : 0x00F0);
+}
+
+// The fifth bits that go above NibblePair's nibbles, from a row's PackFields(.., 1) of the four
+// groups, group j at bit 4 * j.
+WL_INLINE uint32_t FifthBits(uint32_t plane, int group, int pair) {
+  const int target = pair % 2 == 0 ? 4 : 8;
+  return Shift(plane, 4 * group + pair - target) & Twice(1u << target);
+}
+
+// Codes as FifthBits and NibblePair place them, with 1024 or (odd pairs) 64 added to the code, less
+// `bias`.
+template <int kBias>
+WL_INLINE uint32_t UnbiasedPair(uint32_t fields, int pair) {
+  constexpr uint32_t kSixteenth = Twice(0x2C00);
+  const uint32_t biased = fields | Twice(0x6400);
+  if (pair % 2 == 0) return Add2(biased, Twice(HalfOfInteger(-1024 - kBias)));
+  return Fma2(biased, kSixteenth, Twice(HalfOfInteger(-64 - kBias)));
+}
+
 }  // namespace warpline::cuda
 
+#include "kernels/cuda/weight_format_affine.h"
+#include "kernels/cuda/weight_format_codebook.h"
+#include "kernels/cuda/weight_format_half.h"
+#include "kernels/cuda/weight_format_integer.h"
+#include "kernels/cuda/weight_format_iq1.h"
+#include "kernels/cuda/weight_format_iq2.h"
 #include "kernels/cuda/weight_format_iq3.h"
+#include "kernels/cuda/weight_format_small.h"

@@ -105,4 +105,88 @@ struct WeightFormat<QuantType::kIQ3XXS> {
   }
 };
 
+// A 9-bit index and four signs for each four values, a 4-bit scale for each 32. Piece: 16 bytes a
+// lane of low index bytes (two words of row g: byte 2 * group + e, two of row g + 8), 8 bytes a
+// lane of signs (row g, row g + 8; see SignsOfPair), two bytes a lane with the ninth index bits
+// (bit 8 * h + 2 * group + e), 4 bytes of scales for each g (row g at bit 4 * group, row g + 8
+// above). Super: the half d of rows g and g + 8 for each g.
+template <>
+struct WeightFormat<QuantType::kIQ3S> {
+  static constexpr PackedShape kShape = {.slice_bytes = 864, .super_bytes = 32, .groups = 4};
+  static constexpr int kTableBytes = 2048;
+
+  struct Slice {
+    Words<4> codes;
+    Words<2> signs;
+    uint32_t ninth;
+    uint32_t scales;
+    uint32_t d;
+  };
+
+  WL_INLINE static Slice Load(const uint8_t* piece, const uint8_t* super, int lane) {
+    return {LoadWords<4>(piece + 16 * lane), LoadWords<2>(piece + 512 + 8 * lane),
+            LoadSmall<2>(piece + 768, lane), LoadWords<1>(piece + 832 + lane / 4 * 4).w[0],
+            LoadWords<1>(super + lane / 4 * 4).w[0]};
+  }
+
+  // value = d * ((2 * s + 1) * magnitude), integers of at most 31 and 15.
+  WL_INLINE static void Decode(const Slice& slice, const uint8_t* table, int group,
+                               uint32_t (&step0)[4], uint32_t (&step1)[4]) {
+    const uint32_t nibbles = ((slice.scales >> (4 * group)) & 0x000F000F) | Twice(0x6400);
+    const uint32_t factors = Fma2(nibbles, Twice(0x4000), Twice(HalfOfInteger(-2047)));
+    const uint32_t offsets = Mul2(factors, Twice(HalfOfInteger(-1024)));
+    WL_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t factor = BroadcastRow(factors, h);
+      const uint32_t offset = BroadcastRow(offsets, h);
+      const uint32_t d = BroadcastRow(slice.d, h);
+      WL_UNROLL
+      for (int pair = 0; pair < 4; ++pair) {
+        const int e = pair / 2;
+        const uint32_t index =
+            Shift(slice.codes.w[2 * h + group / 2], group % 2 * 16 + 8 * e - 2) & 0x3FC;
+        const uint32_t ninth = Shift(slice.ninth, 8 * h + 2 * group + e - 10) & 0x400;
+        const uint32_t entry = TableWord(table, index | ninth);
+        const uint32_t biased = Permute(entry, Twice(0x6464), pair % 2 == 0 ? 0x4140 : 0x4342);
+        FragmentOf(step0, step1, h, pair) =
+            Mul2(Fma2(biased, factor, offset), d) ^ SignsOfPair(slice.signs.w[h], group, pair);
+      }
+    }
+  }
+
+  static void MakeTable(const QuantGrids& grids, uint8_t* table) {
+    memcpy(table, grids.iq3_s, kTableBytes);
+  }
+
+  WL_HOST_DEVICE static void PackLane(const RawRows& raw, int slice, int lane, uint8_t* piece,
+                                      uint8_t* super) {
+    const int t = lane % 4;
+    uint32_t codes[4] = {};
+    uint32_t signs[2] = {};
+    uint32_t ninth = 0;
+    uint32_t scales[1] = {};
+    uint32_t d[1] = {};
+    for (int h = 0; h < 2; ++h) {
+      for (int j = 0; j < 4; ++j) {
+        const int64_t k = (4LL * slice + j) * kGroupK;
+        const uint8_t* const block = FindBlock<BlockIQ3S>(raw, h, k);
+        if (block == nullptr) continue;
+        const int ib = static_cast<int>(k % 256) / 32;
+        codes[2 * h + j / 2] |= LoadU16(block + 2 + 8 * ib + 2 * t) << (16 * (j % 2));
+        ninth |= ((block[66 + ib] >> (2 * t)) & 3u) << (8 * h + 2 * j);
+        signs[h] |= PackSigns(block[74 + 4 * ib + t]) << (4 * j);
+        scales[0] |= ((block[106 + ib / 2] >> (ib % 2 * 4)) & 15u) << (16 * h + 4 * j);
+        d[0] |= j == 0 ? LoadU16(block) << (16 * h) : 0;
+      }
+    }
+    StoreWords(codes, piece + 16 * lane);
+    StoreWords(signs, piece + 512 + 8 * lane);
+    piece[768 + 2 * lane] = static_cast<uint8_t>(ninth);
+    piece[769 + 2 * lane] = static_cast<uint8_t>(ninth >> 8);
+    if (t != 0) return;
+    StoreWords(scales, piece + 832 + lane);
+    if (slice % 2 == 0) StoreWords(d, super + lane);
+  }
+};
+
 }  // namespace warpline::cuda
