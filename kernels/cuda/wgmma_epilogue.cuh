@@ -9,12 +9,12 @@
 #include "kernels/cuda/grouped_args.h"
 #include "kernels/cuda/half_math.h"
 #include "kernels/cuda/packed_layout.h"
+#include "kernels/cuda/swiglu.cuh"
 
 namespace warpline::cuda {
 
 constexpr int kScaleRing = 2;     // items whose row factors are in shared memory
 constexpr int kCarrierWarps = 3;  // warps 1 to 3 of the first warpgroup
-constexpr float kLargestHalf = 65504;
 
 // The staging area: for each consumer kN tokens with its 64 rows as halves (fused: 32 outputs),
 // padded so that neither side meets bank conflicts. Floats go through it in two parts of kN / 2
@@ -57,18 +57,6 @@ __device__ __forceinline__ uint4 SharedWords4(uint32_t address) {
 }
 __device__ __forceinline__ void StoreShared(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
-
-// Two floats as halves, the largest half where they are beyond it; a NaN stays one.
-__device__ __forceinline__ uint32_t PackSaturated(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-// silu(gate) * up; good to a few float ulps.
-__device__ __forceinline__ float SwiGlu(float gate, float up) {
-  return __fdividef(gate * up, 1.0f + __expf(-gate));
 }
 
 // A consumer warp's side.

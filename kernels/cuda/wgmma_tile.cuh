@@ -253,6 +253,7 @@ __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
 #if defined(WL_SM90A)
   using Shape = WgmmaShape<kType, kN, kFused>;
   extern __shared__ __align__(1024) uint8_t memory[];
+  if (blockIdx.x >= *args.item_count) return;
   const WgmmaShared<Shape> shared(memory);
   uint8_t* const table = memory + Shape::kStages * Shape::kStageBytes;
   if (threadIdx.x == 0) shared.InitBarriers();
