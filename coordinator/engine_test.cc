@@ -86,7 +86,8 @@ class EngineTest : public testing::Test {
 
   std::string address() const { return absl::StrCat("unix:", folder_, "/worker.sock"); }
 
-  void Start(int slots = 4, int64_t pages = 64) {
+  // With `next_address` there is a second stage.
+  void Start(int slots = 4, int64_t pages = 64, const std::string& next_address = "") {
     EngineOptions options;
     options.pipeline = {.addresses = {address()},
                         .split = {.stages = {{.layers = {0, 3}}}},
@@ -99,6 +100,11 @@ class EngineTest : public testing::Test {
                         .width = 16,
                         .max_step_rows = kChunk,
                         .hello_limit = std::chrono::milliseconds(200)};
+    if (!next_address.empty()) {
+      options.pipeline.addresses.push_back(next_address);
+      options.pipeline.split.stages.push_back({.layers = {3, 6}});
+      options.pipeline.layer_count = 6;
+    }
     options.max_chunk_rows = kChunk;
     options.queue_capacity = 64;
     options.vocab_size = 1000;
@@ -231,6 +237,21 @@ TEST_F(EngineTest, AWorkerThatNeverSaysHelloIsGivenUpAndTriedAgain) {
   EXPECT_TRUE(AwaitReason("no hello within")) << reason();
   worker_->Behave({});
   EXPECT_TRUE(AwaitReady());
+}
+
+TEST_F(EngineTest, AStageThatIsLoadedWaitsForTheNextOne) {
+  worker_->Behave({.stops_loading_at = 0.5F});
+  Start(4, 64, absl::StrCat("unix:", folder_, "/nobody.sock"));
+  EXPECT_TRUE(AwaitReason("stage 0: loading 50 %")) << reason();
+  engine_.reset();
+  worker_->Behave({.stops_loading_at = 1.0F});
+  Start(4, 64, absl::StrCat("unix:", folder_, "/nobody.sock"));
+  EXPECT_TRUE(AwaitReason("stage 0: waiting for stage 1; stage 1: ")) << reason();
+  std::promise<v1::StatusResponse> status;
+  ASSERT_TRUE(engine_->GetStatus([&](v1::StatusResponse answer) { status.set_value(answer); }));
+  const v1::StageStatus stage = status.get_future().get().stages(0);
+  EXPECT_EQ(stage.state(), "waiting");
+  EXPECT_EQ(stage.reason(), "for stage 1");
 }
 
 TEST_F(EngineTest, AFailedWarmUpTokenKeepsItNotReadyUntilOnePasses) {

@@ -74,7 +74,12 @@ grpc::Status FakeWorker::Control(grpc::ServerContext*, ControlStream* stream) {
     hello.set_version(WARPLINE_VERSION);
     if (behaviour_.change_hello != nullptr) behaviour_.change_hello(hello);
     Reply(reply);
-    reply.mutable_serving()->set_epoch(assign.epoch());
+    if (behaviour_.stops_loading_at.has_value()) {
+      reply.mutable_loading()->set_epoch(assign.epoch());
+      reply.mutable_loading()->set_fraction(*behaviour_.stops_loading_at);
+    } else {
+      reply.mutable_serving()->set_epoch(assign.epoch());
+    }
     Reply(reply);
   }
   MutexLock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,13 @@
 
 namespace warpline {
 
-// The only stage of a pipeline. The token after token t is t + 1. Thread-safe.
+// The only stage of a pipeline, or one whose next stage is of no interest. The token after token t
+// is t + 1. Thread-safe.
 class FakeWorker final : public v1::Stage::Service {
  public:
   struct Behaviour {
     bool silent = false;                                     // never says hello
+    std::optional<float> stops_loading_at;                   // never serves
     std::function<void(v1::Hello&)> change_hello;            // before it is sent
     bool hold_results = false;                               // until ReleaseResults
     std::function<bool(const v1::StepEntryMessage&)> fails;  // with non-finite values

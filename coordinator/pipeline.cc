@@ -153,6 +153,11 @@ bool Pipeline::AllServe() const {
                      [](const Stage& stage) { return stage.state == StageState::kServing; });
 }
 
+bool Pipeline::AwaitsNext(int index) const {
+  const Stage& stage = stages_[index];
+  return stage.state == StageState::kLoading && stage.loaded >= 1 && index + 1 < stage_count();
+}
+
 void Pipeline::OpenEdge() {
   v1::EdgeMessage message;
   v1::EdgeHello& hello = *message.mutable_hello();
@@ -357,6 +362,9 @@ std::string Pipeline::StageText(int index) const {
     case StageState::kServing:
       return "";
     case StageState::kLoading:
+      if (AwaitsNext(index)) {
+        return absl::StrCat("stage ", index, ": waiting for stage ", index + 1);
+      }
       return absl::StrCat("stage ", index, ": loading ", static_cast<int>(stage.loaded * 100),
                           " %");
     case StageState::kConnecting:
@@ -386,13 +394,13 @@ void Pipeline::FillStatus(v1::StatusResponse& status) const {
     if (stage.pid.has_value()) out.set_pid(*stage.pid);
     out.set_layer_begin(plan.layers.begin);
     out.set_layer_end(plan.layers.end);
-    out.set_state(kStates[static_cast<int>(stage.state)]);
+    out.set_state(AwaitsNext(index) ? "waiting" : kStates[static_cast<int>(stage.state)]);
     out.set_loaded(stage.loaded);
     out.set_device(stage.device);
     out.set_address(stage.address);
     out.set_restarts(stage.restarts);
     out.set_heartbeat_age_seconds(SecondsSince(stage.heard_at));
-    out.set_reason(stage.reason);
+    out.set_reason(AwaitsNext(index) ? absl::StrCat("for stage ", index + 1) : stage.reason);
     if (stage.state != StageState::kServing) continue;
     out.set_weight_bytes(stage.serving.weight_bytes());
     out.set_cache_bytes(stage.serving.cache_bytes());

@@ -116,6 +116,8 @@ class Pipeline {
   void Dial(int stage);
   void OnHello(int stage, const v1::Hello& hello);
   bool AllServe() const;
+  // Whether the stage has its weights and waits for the edge to the next one.
+  bool AwaitsNext(int stage) const;
   void OpenEdge();
   // Others have noticed that the stage is gone; its control stream may end later, or not at all.
   Change LoseStage(int stage, std::string reason);

@@ -191,6 +191,8 @@ class FakeControl final : public ControlSink {
                             " bytes ", reply.logits().values().size()));
     } else if (reply.has_counters() && reply.counters().has_ple()) {
       log_.Add(absl::StrCat("ple ", reply.counters().ple().ShortDebugString()));
+    } else if (reply.has_loading() && reply.loading().fraction() == 1) {
+      log_.Add("loaded");
     } else if (reply.has_serving()) {
       log_.Add(absl::StrCat("serving ", reply.serving().epoch(), " ", reply.serving().edge()));
     }

@@ -219,6 +219,7 @@ void StageExecutor::RunBegin(BeginTask task) {
 absl::Status StageExecutor::BringUp() {
   if (model_ != nullptr && SameShare(loaded_, assignment_)) {
     WL_RETURN_IF_ERROR(model_->ResetAllSlots());
+    TellLoaded(1);  // From here on the stage waits for its edge.
   } else {
     WL_RETURN_IF_ERROR(LoadModel());
   }
@@ -240,15 +241,19 @@ absl::Status StageExecutor::LoadModel() {
     if (percent == shown_percent) return;
     shown_percent = percent;
     NotifySupervisor(absl::StrCat("STATUS=loading ", percent, " %"));
-    v1::ControlReply reply;
-    reply.mutable_loading()->set_epoch(assignment_.epoch);
-    reply.mutable_loading()->set_fraction(static_cast<float>(fraction));
-    control_->Send(std::move(reply));
+    TellLoaded(fraction);
   };
   progress(0);
   WL_ASSIGN_OR_RETURN(model_, options_.load(assignment_, progress));
   loaded_ = assignment_;
   return absl::OkStatus();
+}
+
+void StageExecutor::TellLoaded(double fraction) {
+  v1::ControlReply reply;
+  reply.mutable_loading()->set_epoch(assignment_.epoch);
+  reply.mutable_loading()->set_fraction(static_cast<float>(fraction));
+  control_->Send(std::move(reply));
 }
 
 void StageExecutor::RunEdgeLost(const EdgeLostTask& task) {

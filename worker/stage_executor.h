@@ -94,6 +94,7 @@ class StageExecutor {
   void RunBegin(BeginTask task);
   absl::Status BringUp();
   absl::Status LoadModel();
+  void TellLoaded(double fraction);  // the coordinator
   void RunEdgeLost(const EdgeLostTask& task);
   void RunEdge(EdgeTask task);
   void RunOpen(const OpenSequence& open);

@@ -293,7 +293,7 @@ TEST(StageExecutorTest, ANewEpochKeepsTheWeightsAndForgetsTheSequences) {
   // Still of the old edge: dropped.
   stage.Run(1, {Entry(7, 0, 0, {1}, true)});
   EXPECT_THAT(stage.Finish(),
-              ElementsAre("load", "serving 5 ", "reset 0", "reset all", "serving 6 "));
+              ElementsAre("load", "serving 5 ", "reset 0", "reset all", "loaded", "serving 6 "));
 }
 
 TEST(StageExecutorTest, WhatComesAfterAStopIsCancelledNotRefusedAsTooMuch) {
