@@ -190,6 +190,17 @@ WL_INLINE uint32_t Permute(uint32_t low, uint32_t high, uint32_t selector) {
 #endif
 }
 
+// (word & mask) | bits in one instruction; written out, the compiler makes two of constants.
+WL_INLINE uint32_t AndOr(uint32_t word, uint32_t mask, uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("{lop3.b32 %0, %1, %2, %3, 0xEA;}" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+  return result;
+#else
+  return (word & mask) | bits;
+#endif
+}
+
 // Low 32 bits of high:low shifted right by `count`, 0 to 31.
 WL_INLINE uint32_t FunnelShiftRight(uint32_t low, uint32_t high, int count) {
 #ifdef __CUDA_ARCH__

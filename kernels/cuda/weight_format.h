@@ -171,27 +171,27 @@ WL_INLINE uint32_t ProductOfThree(uint32_t code, uint32_t scale, uint32_t d) {
   return Fma2(product, d, Mul2(rest, d));
 }
 
+// What makes a small integer in the low bits of a half 1024 + that integer.
+constexpr uint32_t kBias1024 = Twice(0x6400);
+
 // Pair `pair` of a word of PackFields(.., 4), in place: nibbles at bit 0 of each half for even
-// pairs, at bit 4 for odd ones.
-WL_INLINE uint32_t NibblePair(uint32_t word, int pair) {
-  return (pair < 2 ? word : word >> 8) & Twice(pair % 2 == 0 ? 0x000F : 0x00F0);
+// pairs, at bit 4 for odd ones. `bits` are set too.
+WL_INLINE uint32_t NibblePair(uint32_t word, int pair, uint32_t bits) {
+  return AndOr(pair < 2 ? word : word >> 8, Twice(pair % 2 == 0 ? 0x000F : 0x00F0), bits);
 }
 
-// The fifth bits that go above NibblePair's nibbles, from a row's PackFields(.., 1) of the four
-// groups, group j at bit 4 * j.
-WL_INLINE uint32_t FifthBits(uint32_t plane, int group, int pair) {
+// Sets in `fields` the fifth bits above NibblePair's nibbles; `plane` is a row's PackFields(.., 1)
+// of the four groups, group j at bit 4 * j.
+WL_INLINE uint32_t FifthBits(uint32_t plane, int group, int pair, uint32_t fields) {
   const int target = pair % 2 == 0 ? 4 : 8;
-  return Shift(plane, 4 * group + pair - target) & Twice(1u << target);
+  return AndOr(Shift(plane, 4 * group + pair - target), Twice(1u << target), fields);
 }
 
-// Codes as FifthBits and NibblePair place them, with 1024 or (odd pairs) 64 added to the code, less
-// `bias`.
+// Codes as NibblePair and FifthBits place them over kBias1024, less kBias.
 template <int kBias>
 WL_INLINE uint32_t UnbiasedPair(uint32_t fields, int pair) {
-  constexpr uint32_t kSixteenth = Twice(0x2C00);
-  const uint32_t biased = fields | Twice(0x6400);
-  if (pair % 2 == 0) return Add2(biased, Twice(HalfOfInteger(-1024 - kBias)));
-  return Fma2(biased, kSixteenth, Twice(HalfOfInteger(-64 - kBias)));
+  if (pair % 2 == 0) return Add2(fields, Twice(HalfOfInteger(-1024 - kBias)));
+  return Fma2(fields, Twice(0x2C00), Twice(HalfOfInteger(-64 - kBias)));  // a sixteenth
 }
 
 }  // namespace warpline::cuda

@@ -59,8 +59,8 @@ struct AffineFormat {
       const Affine affine = {MulFloat(d, 0x1p24f), MulFloat(d, 0x1p20f), HighFloat(pair_of_halves)};
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        uint32_t fields = NibblePair(word, pair);
-        if constexpr (kFifth) fields |= FifthBits(slice.fifth, 2 * h + group, pair);
+        uint32_t fields = NibblePair(word, pair, 0);
+        if constexpr (kFifth) fields = FifthBits(slice.fifth, 2 * h + group, pair, fields);
         FragmentOf(step0, step1, h, pair) = AffinePair(fields, pair, affine);
       }
     }
@@ -155,8 +155,8 @@ struct AffineSuperFormat {
       const Affine affine = AffineSuper::From(slice.d.w[h]).With(integers);
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        uint32_t fields = NibblePair(slice.codes[h].w[group], pair);
-        if constexpr (kFifth) fields |= FifthBits(slice.fifth.w[h], group, pair);
+        uint32_t fields = NibblePair(slice.codes[h].w[group], pair, 0);
+        if constexpr (kFifth) fields = FifthBits(slice.fifth.w[h], group, pair, fields);
         FragmentOf(step0, step1, h, pair) = AffinePair(fields, pair, affine);
       }
     }

@@ -33,8 +33,8 @@ struct NibbleFormat {
       const uint32_t d = BroadcastRow(slice.d.w[group], h);
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        uint32_t fields = NibblePair(slice.codes[h].w[group], pair);
-        if constexpr (kFifth) fields |= FifthBits(slice.fifth.w[h], group, pair);
+        uint32_t fields = NibblePair(slice.codes[h].w[group], pair, kBias1024);
+        if constexpr (kFifth) fields = FifthBits(slice.fifth.w[h], group, pair, fields);
         FragmentOf(step0, step1, h, pair) =
             Mul2(UnbiasedPair < kFifth ? 16 : 8 > (fields, pair), d);
       }
@@ -155,9 +155,9 @@ struct WeightFormat<QuantType::kQ6K> {
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
         const int target = pair % 2 == 0 ? 4 : 8;
+        const uint32_t nibbles = NibblePair(slice.codes[h].w[group], pair, kBias1024);
         const uint32_t fields =
-            NibblePair(slice.codes[h].w[group], pair) |
-            (Shift(upper, group % 2 * 8 + 2 * pair - target) & Twice(3u << target));
+            AndOr(Shift(upper, group % 2 * 8 + 2 * pair - target), Twice(3u << target), nibbles);
         FragmentOf(step0, step1, h, pair) =
             ProductOfThree(UnbiasedPair<32>(fields, pair), scale, d);
       }

@@ -32,7 +32,7 @@ struct IQ1Format {
   // value = d * (2 * s + 1) * (number +- 1/8), where all but d is an integer of at most 135 over 8.
   WL_INLINE static void Decode(const Slice& slice, const uint8_t* table, int group,
                                uint32_t (&step0)[4], uint32_t (&step1)[4]) {
-    const uint32_t nibbles = ((slice.scales >> (4 * group)) & 0x000F000F) | Twice(0x6400);
+    const uint32_t nibbles = AndOr(slice.scales >> (4 * group), 0x000F000F, kBias1024);
     const uint32_t factors = Fma2(nibbles, Twice(0x4000), Twice(HalfOfInteger(-2047)));
     WL_UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -45,7 +45,7 @@ struct IQ1Format {
       const uint32_t entry = TableWord(table, code & 0x1FFC);
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        const uint32_t number = ((entry << (2 * pair)) & Twice(0x0300)) | Twice(0x4400);
+        const uint32_t number = AndOr(entry << (2 * pair), Twice(0x0300), Twice(0x4400));
         FragmentOf(step0, step1, h, pair) = Mul2(Fma2(number, factor, offset), d);
       }
     }

@@ -93,7 +93,7 @@ struct IQ2Format {
   WL_INLINE static void Decode(const Slice& slice, const uint8_t* table, int group,
                                uint32_t (&step0)[4], uint32_t (&step1)[4]) {
     // 256 + s / 4 - 255.875.
-    const uint32_t quarters = ((slice.scales >> (4 * group)) & 0x000F000F) | Twice(0x5C00);
+    const uint32_t quarters = AndOr(slice.scales >> (4 * group), 0x000F000F, Twice(0x5C00));
     const uint32_t factors = Add2(quarters, Twice(0xDBFF));
     const uint32_t offsets = Mul2(factors, Twice(HalfOfInteger(-1024)));
     WL_UNROLL
@@ -150,7 +150,7 @@ struct IQ2Format {
     uint32_t address = Shift(slice.codes.w[h], 8 * group - 3) & 0x7F8;
     if constexpr (kUpperBits > 0) {
       constexpr uint32_t kMask = ((1u << kUpperBits) - 1) << 11;
-      address |= Shift(slice.upper, kUpperBits * (4 * h + group) - 11) & kMask;
+      address = AndOr(Shift(slice.upper, kUpperBits * (4 * h + group) - 11), kMask, address);
     }
     return address;
   }

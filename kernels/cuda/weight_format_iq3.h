@@ -31,7 +31,7 @@ struct WeightFormat<QuantType::kIQ3XXS> {
   // is exact, so the first one rounds once.
   WL_INLINE static void Decode(const Slice& slice, const uint8_t* table, int group,
                                uint32_t (&step0)[4], uint32_t (&step1)[4]) {
-    const uint32_t nibbles = ((slice.scales >> (4 * group)) & 0x000F000F) | 0x64006400;
+    const uint32_t nibbles = AndOr(slice.scales >> (4 * group), 0x000F000F, kBias1024);
     const uint32_t factors = Add2(nibbles, Twice(0xE3FF));  // 1024 + s - 1023.5
     const uint32_t offsets = Mul2(factors, Twice(0xE480));  // times -1152, exact
     for (int h = 0; h < 2; ++h) {
@@ -132,7 +132,7 @@ struct WeightFormat<QuantType::kIQ3S> {
   // value = d * ((2 * s + 1) * magnitude), integers of at most 31 and 15.
   WL_INLINE static void Decode(const Slice& slice, const uint8_t* table, int group,
                                uint32_t (&step0)[4], uint32_t (&step1)[4]) {
-    const uint32_t nibbles = ((slice.scales >> (4 * group)) & 0x000F000F) | Twice(0x6400);
+    const uint32_t nibbles = AndOr(slice.scales >> (4 * group), 0x000F000F, kBias1024);
     const uint32_t factors = Fma2(nibbles, Twice(0x4000), Twice(HalfOfInteger(-2047)));
     const uint32_t offsets = Mul2(factors, Twice(HalfOfInteger(-1024)));
     WL_UNROLL
@@ -145,8 +145,8 @@ struct WeightFormat<QuantType::kIQ3S> {
         const int e = pair / 2;
         const uint32_t index =
             Shift(slice.codes.w[2 * h + group / 2], group % 2 * 16 + 8 * e - 2) & 0x3FC;
-        const uint32_t ninth = Shift(slice.ninth, 8 * h + 2 * group + e - 10) & 0x400;
-        const uint32_t entry = TableWord(table, index | ninth);
+        const uint32_t entry =
+            TableWord(table, AndOr(Shift(slice.ninth, 8 * h + 2 * group + e - 10), 0x400, index));
         const uint32_t biased = Permute(entry, Twice(0x6464), pair % 2 == 0 ? 0x4140 : 0x4342);
         FragmentOf(step0, step1, h, pair) =
             Mul2(Fma2(biased, factor, offset), d) ^ SignsOfPair(slice.signs.w[h], group, pair);
