@@ -39,7 +39,7 @@ int ShowStatus(const std::string& coordinator) {
       InferenceClient(coordinator).GetStatus(kTimeoutSeconds);
   if (!status.ok()) return ReportFailure(status.status());
   std::cout
-      << (status->ready() ? "ready" : absl::StrCat("not ready: ", status->reason())) << "\n"
+      << (status->ready() ? "ready" : status->reason()) << "\n"
       << absl::StrFormat("model %s (%s, %d layers), context %d tokens\n", status->model().name(),
                          status->model().architecture(), status->model().layer_count(),
                          status->context_length())

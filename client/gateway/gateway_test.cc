@@ -151,13 +151,11 @@ TEST(GatewayTest, SaysWhatIsReady) {
   EXPECT_EQ(service.Ask(Get("/ready")).status, 200);
   EXPECT_EQ(service.Ask(Get("/health")).body, "{\"status\":\"ok\"}");
   v1::StatusResponse status;
-  v1::StageStatus& stage = *status.add_stages();
-  stage.set_stage(2);
-  stage.set_state("down");
+  status.set_reason("stage 2: down (killed)");
   service.coordinator.SetStatus(status);
   const RawAnswer answer = service.Ask(Get("/ready"));
   EXPECT_EQ(answer.status, 503);
-  EXPECT_THAT(answer.body, AllOf(HasSubstr("\"error\""), HasSubstr("stage 2 is down")));
+  EXPECT_THAT(answer.body, AllOf(HasSubstr("\"error\""), HasSubstr("stage 2: down (killed)")));
 }
 
 TEST(GatewayTest, SurvivesACoordinatorThatComesAndGoes) {

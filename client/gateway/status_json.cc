@@ -3,8 +3,6 @@
 #include <boost/json/array.hpp>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/gateway/hide_addresses.h"
 
 namespace warpline {
@@ -80,16 +78,7 @@ json::object ModelJson(const v1::StatusResponse& status, const std::string& mode
 }
 
 std::string NotReadyMessage(const v1::StatusResponse& status) {
-  std::vector<std::string> missing;
-  for (const v1::StageStatus& stage : status.stages()) {
-    if (stage.state() == "serving") continue;
-    missing.push_back(absl::StrCat("stage ", stage.stage(), " is ", stage.state()));
-  }
-  std::string message = absl::StrJoin(missing, ", ");
-  if (!status.reason().empty()) {
-    absl::StrAppend(&message, message.empty() ? "" : "; ", HideAddresses(status.reason()));
-  }
-  return message.empty() ? "the service is not ready" : message;
+  return status.reason().empty() ? "the service is not ready" : HideAddresses(status.reason());
 }
 
 }  // namespace warpline

@@ -12,7 +12,7 @@ namespace warpline {
 boost::json::object StatusJson(const v1::StatusResponse& status, const std::string& model_name);
 // One model as GET /v1/models lists it.
 boost::json::object ModelJson(const v1::StatusResponse& status, const std::string& model_name);
-// Why the service is not ready, naming the stages that are missing.
+// Why the service is not ready; the coordinator's reason names the stages that are missing.
 std::string NotReadyMessage(const v1::StatusResponse& status);
 
 }  // namespace warpline
