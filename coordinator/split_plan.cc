@@ -32,6 +32,7 @@ SplitPlan PlanOf(const ModelBytes& bytes, absl::Span<const int> borders) {
     const LayerRange layers{.begin = borders[stage], .end = borders[stage + 1]};
     plan.stages.push_back({layers, before[layers.end] - before[layers.begin]});
   }
+  if (plan.stages.size() == 1) plan.stages[0].weight_bytes -= bytes.shared_ends;
   return plan;
 }
 

@@ -64,6 +64,14 @@ TEST(SplitPlanTest, OneStageHoldsEverything) {
   }
 }
 
+TEST(SplitPlanTest, OneStageHoldsATiedEmbeddingOnce) {
+  const ModelBytes bytes{.layers = {3, 4}, .embedding = 10, .head = 11, .shared_ends = 10};
+  EXPECT_EQ(BalancedSplit(bytes, 1)->stages[0].weight_bytes, 3 + 4 + 10 + 1);
+  const auto two = BalancedSplit(bytes, 2);
+  EXPECT_EQ(two->stages[0].weight_bytes, 10 + 3);
+  EXPECT_EQ(two->stages[1].weight_bytes, 4 + 11);
+}
+
 TEST(SplitPlanTest, RefusesWrongFirstLayersWithTheValidRange) {
   const ModelBytes bytes{.layers = std::vector<int64_t>(12, 1)};
   const struct {

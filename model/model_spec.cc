@@ -375,7 +375,10 @@ ModelBytes BytesOf(const ModelSpec& spec, const GgufFile& file) {
         break;  // A few hundred bytes on each stage.
     }
   }
-  if (spec.tied_embeddings) bytes.head += bytes.embedding;
+  if (spec.tied_embeddings) {
+    bytes.head += bytes.embedding;
+    bytes.shared_ends = bytes.embedding;
+  }
   return bytes;
 }
 

@@ -148,6 +148,7 @@ struct ModelBytes {
   int64_t embedding = 0;        // token_embd, needed by the first stage
   int64_t head =
       0;  // final norm and output (or token_embd again when tied), needed by the last stage
+  int64_t shared_ends = 0;  // of embedding and head, held once by a stage that has both
 };
 ModelBytes BytesOf(const ModelSpec& spec, const GgufFile& file);
 

@@ -147,6 +147,7 @@ TEST(GoldenBytesTest, AddsUpToTheTensorsOfTheFile) {
     EXPECT_EQ(bytes.layers, layers) << name;
     EXPECT_EQ(bytes.embedding, embedding) << name;
     EXPECT_EQ(bytes.head, head) << name;
+    EXPECT_EQ(bytes.shared_ends, spec->tied_embeddings ? embedding : 0) << name;
   }
 }
 

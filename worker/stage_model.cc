@@ -54,7 +54,7 @@ int64_t BytesToLoad(const GgufFile& file, const ModelSpec& spec, LayerRange laye
   const bool is_last = layers.end == spec.n_layer;
   if (is_first) total += bytes.embedding;
   if (is_last) total += bytes.head;
-  if (is_first && is_last && spec.tied_embeddings) total -= bytes.embedding;
+  if (is_first && is_last) total -= bytes.shared_ends;
   return total;
 }
 
