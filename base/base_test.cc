@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "base/bounded_queue.h"
@@ -184,6 +187,22 @@ TEST(FlagsTest, PrintConfigMasksSecrets) {
   EXPECT_THAT(parsed.error, HasSubstr("api-key=\"***\""));
   EXPECT_THAT(parsed.error, HasSubstr("parallel=\"4\""));
   EXPECT_THAT(parsed.error, testing::Not(HasSubstr("hunter2")));
+}
+
+TEST(TerminateHandlerTest, SaysInOneLineWhyTheProcessEnds) {
+  const auto end_by = [](void (*fail)()) {
+    InstallTerminateHandler();
+    std::thread(fail).join();
+  };
+  EXPECT_EXIT(end_by([] { throw std::bad_alloc(); }), testing::ExitedWithCode(1),
+              "^base_test: out of memory\n$");
+  EXPECT_EXIT(
+      end_by([] {
+        throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+      }),
+      testing::ExitedWithCode(1), "^base_test: cannot start a thread: a limit on threads");
+  EXPECT_EXIT(end_by([] { throw std::out_of_range("no such place"); }), testing::ExitedWithCode(1),
+              "^base_test: no such place\n$");
 }
 
 TEST(NotifyTest, WhatTheSupervisorActsOnPassesThroughAFullQueue) {

@@ -11,9 +11,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "base/log.h"
@@ -59,7 +63,30 @@ bool Notify(const std::string& text, int wait_seconds) {
                 reinterpret_cast<const sockaddr*>(&peer), length) >= 0;
 }
 
+// Called by the C++ runtime when nothing catches an exception, so nothing may be thrown here.
+[[noreturn]] void EndReadably() {
+  std::string what = "terminated without an exception";
+  try {
+    if (std::current_exception() != nullptr) throw;
+  } catch (const std::bad_alloc&) {
+    what = "out of memory";
+  } catch (const std::system_error& error) {
+    what = error.what();
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      what = "cannot start a thread: a limit on threads, processes or memory is reached";
+    }
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+    what = "unknown exception";
+  }
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
+  std::_Exit(1);
+}
+
 }  // namespace
+
+void InstallTerminateHandler() { std::set_terminate(EndReadably); }
 
 void BlockSignals() {
   const sigset_t signals = StopSignals();

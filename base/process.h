@@ -14,6 +14,9 @@ namespace warpline {
 void BlockSignals();
 // For a command that has nothing to stop: both end the process again, as they do by default.
 void UnblockSignals();
+// Ends the process with one readable line and code 1 instead of a core dump when an exception has
+// nobody to catch it: a thread that could not be started, memory that ran out. Call first in main.
+void InstallTerminateHandler();
 // A descriptor that can be read while SIGTERM or SIGINT is pending. Both must be blocked.
 UniqueFd OpenStopSignals();
 // Takes one of them away; false when none is pending. Never waits.

@@ -10,8 +10,12 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -30,6 +34,7 @@ constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107 
 constexpr int kKeepaliveMs = 10000;
 constexpr int kKeepaliveTimeoutMs = 5000;
 constexpr int kConnectMs = 1000;
+constexpr int kMaxProbedThreads = 64;
 
 struct HostPort {
   std::string host;
@@ -121,6 +126,27 @@ absl::Status ClearUnixPath(const std::string& address, const std::string& path) 
 }
 
 }  // namespace
+
+absl::Status CheckThreads(int own_count) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int count = std::min(kMaxProbedThreads, 2 * cores + 16) + own_count;
+  std::promise<void> go;
+  const std::shared_future<void> future = go.get_future().share();
+  std::vector<std::thread> threads;
+  absl::Status status;
+  try {
+    while (static_cast<int>(threads.size()) < count) {
+      threads.emplace_back([future] { future.wait(); });
+    }
+  } catch (const std::system_error& error) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat("cannot start a thread: ", error.code().message(), " after ", threads.size(),
+                     " of ", count, "; a limit on threads, processes or memory is reached"));
+  }
+  go.set_value();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
 
 absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std::string& address) {
   const bool is_unix = absl::StartsWith(address, kUnixPrefix);

@@ -22,6 +22,11 @@ struct ServerHandle {
   int port = 0;  // the real one, also when 0 was asked for; 0 for a Unix socket
 };
 
+// ResourceExhausted when the threads that gRPC and `own_count` others will need cannot be started.
+// Call before anything of gRPC is made: without its threads gRPC ends the process with a failed
+// assertion, or waits for ever when it is shut down.
+absl::Status CheckThreads(int own_count);
+
 // Listens on "unix:/path", "host:port" or "[::]:port" and starts `builder`'s services. Message
 // limits are the caller's business; sharing a port with another process is switched off here.
 // Errors name the address and the port: InvalidArgument when it cannot be read, FailedPrecondition

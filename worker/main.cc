@@ -38,6 +38,7 @@ namespace {
 // A worker must not outlive its coordinator because some thread is busy with a long step.
 constexpr std::chrono::milliseconds kStopLimit{1500};
 constexpr std::chrono::milliseconds kStreamEndLimit{100};
+constexpr int kOwnThreads = 2;  // The executor, and the one that watches over the end.
 
 int Fail(const absl::Status& status, int exit_code) {
   std::fprintf(stderr, "warpline-worker: %s\n", EscapeForLog(status.message()).c_str());
@@ -104,6 +105,9 @@ StageExecutor::Loader LoaderFor(const Model& model, NgramSource& ngrams, Backend
 
 int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& model,
           Backend& backend) {
+  if (const absl::Status threads = CheckThreads(kOwnThreads); !threads.ok()) {
+    return Fail(threads, kExitFailure);
+  }
   StopRequest stop;
   const auto request_stop = [&stop](int exit_code) { stop(exit_code); };
   NgramSource ngrams(*model.file, model.spec.ple, NgramOptions(config));
@@ -149,6 +153,7 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
 }
 
 int Main(int argc, char** argv) {
+  InstallTerminateHandler();
   BlockSignals();
   const auto [config, exit_code] = ReadWorkerConfig(argc, argv);
   if (exit_code.has_value()) return *exit_code;

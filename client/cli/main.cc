@@ -14,6 +14,7 @@ namespace warpline {
 namespace {
 
 int Main(int argc, char** argv) {
+  InstallTerminateHandler();
   BlockSignals();
   CLI::App app{
       "Serves large mixture-of-experts models from GGUF files, one worker process per device."};

@@ -41,6 +41,10 @@ void LogStart(const GatewayConfig& config, const Gateway& gateway) {
 
 int Serve(const GatewayConfig& config) {
   AllowDescriptors(config.max_connections);
+  if (const absl::Status threads = CheckThreads(1); !threads.ok()) {
+    LogError(threads.message());
+    return kExitFailure;
+  }
   const absl::StatusOr<std::unique_ptr<Gateway>> gateway = Gateway::Create(config);
   if (!gateway.ok()) {
     LogError(gateway.status().message());
@@ -64,6 +68,7 @@ int Serve(const GatewayConfig& config) {
 }  // namespace warpline
 
 int main(int argc, char** argv) {
+  warpline::InstallTerminateHandler();
   warpline::BlockSignals();
   int exit_code = warpline::kExitOk;
   const auto config = warpline::ParseGatewayConfig(argc, argv, exit_code);
