@@ -41,8 +41,8 @@ def wait_until(condition, limit_s: float = 20.0):
 
 
 class Service:
-    def __init__(self, model: str, *flags, wait: bool = True):
-        self.port, self.grpc_port = free_port(), free_port()
+    def __init__(self, model: str, *flags, wait: bool = True, ports: tuple[int, int] | None = None):
+        self.port, self.grpc_port = ports or (free_port(), free_port())
         self.log = tempfile.TemporaryFile("w+b")
         self.mark = f"TEST_MARK_{uuid.uuid4().hex}"  # Children inherit no WARPLINE_ variable.
         self.process = subprocess.Popen(
