@@ -68,6 +68,10 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
   flags.Add(app, "--secret-file", config.secret_file,
             "File with the secret shared with the workers; needed beyond this machine");
   flags
+      .Add(app, "--load-timeout-s", config.load_timeout_s,
+           "Longest time without progress of a worker that loads its layers, in seconds")
+      ->check(IntegerRange(1, 86400));
+  flags
       .Add(app, "--drain-seconds", config.drain_seconds,
            "How long running requests may go on after SIGTERM")
       ->check(IntegerRange(0, 86400));

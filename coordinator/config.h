@@ -28,6 +28,7 @@ struct CoordinatorConfig {
   std::string chat_template;    // built-in name or file; empty: the model's
   std::string alias;            // the model's name for clients; empty: the file's
   std::string secret_file;      // empty: no secret, then only local addresses
+  int load_timeout_s = 600;     // of a worker that loads nothing more, 1 to 86,400
   int drain_seconds = 30;       // 0 to 86,400
   int watch_fd = -1;            // inherited descriptor whose end ends us; -1: none
   bool print_plan = false;

@@ -99,7 +99,8 @@ class EngineTest : public testing::Test {
                         .layer_count = 3,
                         .width = 16,
                         .max_step_rows = kChunk,
-                        .hello_limit = std::chrono::milliseconds(200)};
+                        .hello_limit = std::chrono::milliseconds(200),
+                        .load_limit = std::chrono::milliseconds(500)};
     if (!next_address.empty()) {
       options.pipeline.addresses.push_back(next_address);
       options.pipeline.split.stages.push_back({.layers = {3, 6}});
@@ -237,6 +238,28 @@ TEST_F(EngineTest, AWorkerThatNeverSaysHelloIsGivenUpAndTriedAgain) {
   EXPECT_TRUE(AwaitReason("no hello within")) << reason();
   worker_->Behave({});
   EXPECT_TRUE(AwaitReady());
+}
+
+TEST_F(EngineTest, AStageThatLoadsNothingMoreIsGivenUpAndTriedAgain) {
+  worker_->Behave({.stops_loading_at = 0.5F});
+  Start();
+  EXPECT_TRUE(AwaitReason("stage 0: down (no progress of loading within 0.5 s)")) << reason();
+  worker_->Behave({});
+  EXPECT_TRUE(AwaitReady());
+  engine_.reset();
+}
+
+TEST_F(EngineTest, AStageWhoseEdgeDoesNotOpenIsGivenUpOnceTheNextOneIsThere) {
+  const std::string next_address = absl::StrCat("unix:", folder_, "/next.sock");
+  worker_->Behave({.stops_loading_at = 1.0F});
+  Start(4, 64, next_address);
+  // Not as long as the next stage is away: more than the limit passes with its hellos missing.
+  EXPECT_TRUE(AwaitReason("stage 1: down (no hello within 200 ms)")) << reason();
+  const SteadyTime begin = Now();
+  FakeWorker next(next_address);
+  EXPECT_TRUE(AwaitReason("stage 0: down (no edge to the next stage within 0.5 s)")) << reason();
+  EXPECT_GE(SecondsSince(begin), 0.5);
+  engine_.reset();
 }
 
 TEST_F(EngineTest, AStageThatIsLoadedWaitsForTheNextOne) {

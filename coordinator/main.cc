@@ -72,7 +72,8 @@ EngineOptions EngineOptionsOf(const CoordinatorConfig& config, const Deployment&
                       .max_step_rows = deployment.max_step_rows,
                       .edge = config.edge,
                       .kv_type = config.kv_type,
-                      .secret = std::move(secret)};
+                      .secret = std::move(secret),
+                      .load_limit = std::chrono::seconds(config.load_timeout_s)};
   options.max_chunk_rows = deployment.max_chunk_rows;
   options.queue_capacity = config.queue;
   options.vocab_size = deployment.spec.n_vocab;

@@ -115,6 +115,7 @@ void Pipeline::OnHello(int index, const v1::Hello& hello) {
   stage.attempts = 0;
   stage.reason.clear();
   stage.loaded = 0;
+  stage.progress_at = Now();
   stage.state = StageState::kLoading;
   LogInfo("stage=", index, " said hello pid=", hello.pid(), " epoch=", epoch_, " layers=[",
           hello.layer_begin(), ",", hello.layer_end(), ") device=", stage.device);
@@ -129,7 +130,9 @@ Pipeline::Change Pipeline::OnReply(const LinkId& link, const v1::ControlReply& r
       OnHello(link.stage, reply.hello());
       break;
     case v1::ControlReply::kLoading:
-      if (reply.loading().epoch() == epoch_) stage.loaded = reply.loading().fraction();
+      if (reply.loading().epoch() != epoch_) break;
+      stage.loaded = reply.loading().fraction();
+      stage.progress_at = Now();
       break;
     case v1::ControlReply::kServing:
       if (reply.serving().epoch() != epoch_ || !stage.said_hello) break;
@@ -156,6 +159,18 @@ bool Pipeline::AllServe() const {
 bool Pipeline::AwaitsNext(int index) const {
   const Stage& stage = stages_[index];
   return stage.state == StageState::kLoading && stage.loaded >= 1 && index + 1 < stage_count();
+}
+
+std::optional<SteadyTime> Pipeline::LoadDeadline(int index) const {
+  const Stage& stage = stages_[index];
+  if (stage.state != StageState::kLoading || !stage.said_hello) return std::nullopt;
+  SteadyTime since = stage.progress_at;
+  if (AwaitsNext(index)) {
+    const Stage& next = stages_[index + 1];
+    if (!next.said_hello) return std::nullopt;  // It has no edge to open yet.
+    since = std::max(since, next.progress_at);
+  }
+  return since + options_.load_limit;
 }
 
 void Pipeline::OpenEdge() {
@@ -247,7 +262,9 @@ Pipeline::Change Pipeline::Lose(absl::Status why) {
   if (edge_state_ != EdgeState::kClosed) stages_[0].client->CancelEdge();
   edge_state_ = EdgeState::kClosed;
   for (Stage& stage : stages_) {
-    if (stage.state == StageState::kServing) stage.state = StageState::kLoading;
+    if (stage.state != StageState::kServing) continue;
+    stage.state = StageState::kLoading;
+    stage.progress_at = Now();
   }
   LogWarning("epoch=", epoch_, " begins: ", loss_.message());
   if (!assign_at_.has_value()) AssignAll();
@@ -285,6 +302,14 @@ Pipeline::Change Pipeline::OnTime(SteadyTime now) {
       stage.assigned_at = now;
       stage.client->CancelControl();
     }
+    if (const std::optional<SteadyTime> limit = LoadDeadline(index);
+        limit.has_value() && now >= *limit) {
+      stage.reason = absl::StrCat(
+          AwaitsNext(index) ? "no edge to the next stage" : "no progress of loading", " within ",
+          std::chrono::duration<double>(options_.load_limit).count(), " s");
+      stage.progress_at = now;
+      stage.client->CancelControl();
+    }
   }
   if (edge_state_ == EdgeState::kOpening && now >= edge_opened_at_ + kEdgeLimit) {
     return Lose(absl::UnavailableError("stage 0 does not answer the edge's hello"));
@@ -302,6 +327,9 @@ std::optional<SteadyTime> Pipeline::NextDeadline() const {
     if (stage.has_control && !stage.said_hello && !assign_at_.has_value()) {
       consider(stage.assigned_at + options_.hello_limit);
     }
+  }
+  for (int index = 0; index < stage_count(); ++index) {
+    if (const std::optional<SteadyTime> limit = LoadDeadline(index)) consider(*limit);
   }
   if (edge_state_ == EdgeState::kOpening) consider(edge_opened_at_ + kEdgeLimit);
   return next;

@@ -31,6 +31,7 @@ struct PipelineOptions {
   v1::KvCacheType kv_type = v1::KV_CACHE_TYPE_F16;
   PeerSecret secret;
   std::chrono::milliseconds hello_limit{10'000};  // for a worker to answer an Assign
+  std::chrono::milliseconds load_limit{600'000};  // of a stage that comes no nearer to serving
 };
 
 // Owned and used by the engine thread. A stage that is lost, or says that it failed, ends the
@@ -99,6 +100,7 @@ class Pipeline {
     SteadyTime assigned_at;
     std::optional<SteadyTime> dial_at;  // no stream: when to open the next
     int attempts = 0;                   // that ended before a hello, in a row
+    SteadyTime progress_at;             // while loading: its hello, or what it loaded last
     std::string reason;                 // why it is not serving
     std::optional<int64_t> pid;
     int64_t last_pid = 0;
@@ -118,6 +120,8 @@ class Pipeline {
   bool AllServe() const;
   // Whether the stage has its weights and waits for the edge to the next one.
   bool AwaitsNext(int stage) const;
+  // When a stage that is loading is given up; none: not loading, or another one's fault.
+  std::optional<SteadyTime> LoadDeadline(int stage) const;
   void OpenEdge();
   // Others have noticed that the stage is gone; its control stream may end later, or not at all.
   Change LoseStage(int stage, std::string reason);

@@ -74,6 +74,7 @@ ChildSpec CoordinatorSpec(const ServiceOptions& options, const std::vector<std::
   AppendIf(spec.arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   AppendIf(spec.arguments, "--chat-template", options.chat_template);
   AppendIf(spec.arguments, "--alias", options.alias);
+  AppendIf(spec.arguments, "--load-timeout-s", absl::StrCat(options.load_timeout_s));
   AppendIf(spec.arguments, "--drain-seconds", absl::StrCat(options.drain_seconds));
   AppendIf(spec.arguments, "--log-level", log_level);
   if (options.verify) spec.arguments.push_back("--verify");

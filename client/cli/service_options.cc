@@ -64,6 +64,10 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
       .Add(command, "--ple-timeout-s", options.ple_timeout_s,
            "Longest wait for the n-gram rows of one step, in seconds")
       ->check(IntegerRange(1, 3600));
+  flags
+      .Add(command, "--load-timeout-s", options.load_timeout_s,
+           "Longest time without progress of a worker that loads its layers, in seconds")
+      ->check(IntegerRange(1, 86400));
   flags.Add(command, "--chat-template", options.chat_template,
             "Chat template: a built-in name (chatml) or a file");
   flags.Add(command, "--alias", options.alias, "Model name shown to clients");
@@ -128,6 +132,7 @@ std::vector<std::string> ServeArguments(const ServiceOptions& options) {
   Append(arguments, "--ple-io", options.ple_io);
   Append(arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   Append(arguments, "--ple-timeout-s", absl::StrCat(options.ple_timeout_s));
+  Append(arguments, "--load-timeout-s", absl::StrCat(options.load_timeout_s));
   Append(arguments, "--chat-template", options.chat_template);
   Append(arguments, "--alias", options.alias);
   if (options.verify) arguments.push_back("--verify");

@@ -26,6 +26,7 @@ struct ServiceOptions {
   std::string chat_template;
   std::string alias;
   bool verify = false;
+  int load_timeout_s = 600;
   int drain_seconds = 30;
   std::string gateway_host = "127.0.0.1";
   int gateway_port = 8080;

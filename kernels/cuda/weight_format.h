@@ -16,9 +16,10 @@
 // slices and is not read where super_bytes is 0. Decode: `table` lies in shared memory, `group` (0
 // to groups - 1) is a constant after unrolling. Fragment register 2 * hi + h holds two halves of
 // row g + 8 * h. A decoded half is the float of quant_decode_*.h, times 2^shift for the types of
-// HasWeightShift, rounded once to half; a row or k beyond the matrix decodes to 0 (perhaps -0).
-// PackLane writes all bytes that belong to one lane of one piece: the 32 lanes together write the
-// piece, and those of an even slice the super bytes of the pair too.
+// HasWeightShift, rounded once to half (if that float is infinite, any half); a row or k beyond the
+// matrix decodes to 0 (perhaps -0). PackLane writes all bytes that belong to one lane of one piece:
+// the 32 lanes together write the piece, and those of an even slice the super bytes of the pair
+// too.
 #pragma once
 
 #include <stdint.h>

@@ -1,0 +1,73 @@
+// Turns the raw GGUF blocks of expert matrices into packed weights (packed_layout.h), on the device
+// or, with the same function for every byte, on the host.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/cuda/weight_format.h"
+
+namespace warpline::cuda {
+
+// One set of expert matrices of one type. Pointers are of the memory of whoever repacks: device
+// addresses for LaunchRepack, host addresses for RepackOnHost.
+struct RepackArgs {
+  // Raw blocks, expert e of raw[i] at e * raw_expert_bytes[i]. raw[1] is null for a plain matrix;
+  // otherwise raw[0] is gate, raw[1] is up, and a row block is 8 rows of gate above the same 8 rows
+  // of up.
+  const uint8_t* raw[2] = {nullptr, nullptr};
+  int64_t raw_expert_bytes[2] = {0, 0};
+  int32_t experts = 0;
+  int32_t rows = 0;           // rows of each raw matrix
+  int64_t k = 0;              // values of a row, a multiple of the type's block
+  int shift = 0;              // WeightShift of the tensors for HasWeightShift types, else 0
+  int32_t row_blocks = 0;     // to write; what lies beyond `rows` becomes zero weights
+  uint8_t* packed = nullptr;  // 16-byte aligned; RowBlockBytes(shape, k) for each row block
+};
+
+// The rows of raw blocks that a lane of a row block packs.
+WL_HOST_DEVICE inline RawRows LaneRows(const RepackArgs& args, int64_t row_bytes, int64_t expert,
+                                       int64_t row_block, int lane) {
+  RawRows rows;
+  rows.k = args.k;
+  rows.shift = args.shift;
+  const bool is_interleaved = args.raw[1] != nullptr;
+  for (int h = 0; h < 2; ++h) {
+    const int64_t row =
+        is_interleaved ? 8 * row_block + lane / 4 : kRowBlock * row_block + 8 * h + lane / 4;
+    if (row >= args.rows) continue;
+    const int i = is_interleaved ? h : 0;
+    rows.rows[h] = args.raw[i] + expert * args.raw_expert_bytes[i] + row * row_bytes;
+  }
+  return rows;
+}
+
+// Packs what belongs to `lane` of piece `piece`, counted over experts, row blocks and slices.
+template <QuantType kType>
+WL_HOST_DEVICE void RepackLane(const RepackArgs& args, int64_t piece, int lane) {
+  using Format = WeightFormat<kType>;
+  using Block = typename BlockOf<kType>::Type;
+  const int64_t slices = RoundUp(args.k, kPadK) / (Format::kShape.groups * kGroupK);
+  const int64_t slice = piece % slices;
+  const int64_t row_block = piece / slices % args.row_blocks;
+  const int64_t expert = piece / slices / args.row_blocks;
+  const int64_t row_bytes = args.k / Block::kValues * Block::kBytes;
+  uint8_t* const block = args.packed + piece / slices * RowBlockBytes(Format::kShape, args.k);
+  uint8_t* const super = block + SliceOffset(Format::kShape, slice / 2 * 2) +
+                         2 * static_cast<int64_t>(Format::kShape.slice_bytes);
+  Format::PackLane(LaneRows(args, row_bytes, expert, row_block, lane), static_cast<int>(slice),
+                   lane, block + SliceOffset(Format::kShape, slice), super);
+}
+
+// Facts of WeightFormat<type> for a weight type known at run time.
+PackedShape PackedShapeOf(QuantType type);
+int TableBytesOf(QuantType type);
+// Writes the decoder's table, TableBytesOf(type) bytes.
+void MakeTableOf(QuantType type, uint8_t* table);
+
+// Packs all of `args`, a weight type's, on the calling thread.
+void RepackOnHost(QuantType type, const RepackArgs& args);
+
+// The largest finite |value| of `value_count` values, for WeightShift; 0 without values.
+float MaxAbsOnHost(QuantType type, const uint8_t* blocks, int64_t value_count);
+
+}  // namespace warpline::cuda
