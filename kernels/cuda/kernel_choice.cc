@@ -1,6 +1,7 @@
 #include "kernels/cuda/kernel_choice.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -168,6 +169,12 @@ void KernelChoices::Refuse(Op op, QuantType type, Policy policy, const std::stri
   if (For(op, type, policy).ok()) LeaveOut({.policy = policy, .op = op, .type = type}, reason);
 }
 
+std::vector<QuantType> KernelChoices::Types() const {
+  std::set<QuantType> types;
+  for (const auto& [key, entry] : entries_) types.insert(key.second);
+  return std::vector<QuantType>(types.begin(), types.end());
+}
+
 std::vector<std::string> KernelChoices::Fallbacks() const {
   std::map<std::string, std::vector<std::string>> kernels_of_reason;
   for (const auto& [key, entry] : entries_) {
@@ -190,27 +197,28 @@ std::vector<std::string> KernelChoices::Fallbacks() const {
 }
 
 std::string KernelChoices::Summary() const {
-  // For each type the policy of each operation, told apart only where they differ.
-  std::map<QuantType, std::map<Op, std::string>> types;
+  std::map<QuantType, std::vector<std::pair<Op, std::string>>> types;
   for (const auto& [key, entry] : entries_) {
-    types[key.second][key.first] =
-        entry.sets.empty() ? "none" : std::string(PolicyName(entry.sets.front().policy));
+    types[key.second].emplace_back(
+        key.first,
+        entry.sets.empty() ? "none" : std::string(PolicyName(entry.sets.front().policy)));
   }
-  std::vector<std::string> parts;
+  // Types whose operations are all done alike stand together.
+  std::map<std::string, std::vector<std::string>> alike;
   for (const auto& [type, ops] : types) {
-    std::map<std::string, std::vector<std::string>> by_policy;
-    for (const auto& [op, policy] : ops) by_policy[policy].emplace_back(OpName(op));
-    if (by_policy.size() == 1) {
-      parts.push_back(absl::StrCat(InfoOf(type).name, " ", by_policy.begin()->first));
-      continue;
-    }
-    std::vector<std::string> names;
-    for (const auto& [policy, op_names] : by_policy) {
-      names.push_back(absl::StrCat(policy, " (", absl::StrJoin(op_names, ", "), ")"));
-    }
-    parts.push_back(absl::StrCat(InfoOf(type).name, " ", absl::StrJoin(names, " and ")));
+    const bool is_uniform = std::all_of(ops.begin(), ops.end(), [&ops = ops](const auto& op) {
+      return op.second == ops.front().second;
+    });
+    const std::string words = is_uniform
+                                  ? ops.front().second
+                                  : absl::StrJoin(ops, ", ", [](std::string* out, const auto& op) {
+                                      absl::StrAppend(out, OpName(op.first), " ", op.second);
+                                    });
+    alike[words].emplace_back(InfoOf(type).name);
   }
-  return absl::StrJoin(parts, ", ");
+  return absl::StrJoin(alike, "; ", [](std::string* out, const auto& group) {
+    absl::StrAppend(out, absl::StrJoin(group.second, " "), ": ", group.first);
+  });
 }
 
 }  // namespace warpline::cuda

@@ -84,11 +84,13 @@ class KernelChoices {
   // Leaves a policy out from now on, as one whose check has failed. Its pointers end.
   void Refuse(Op op, QuantType type, Policy policy, const std::string& reason);
 
+  // The types that the table has kernels for.
+  std::vector<QuantType> Types() const;
   // What was left out and what takes its place, one sentence for each reason: "gate_up IQ3_XXS,
   // plain IQ3_XXS: wgmma needs 198656 B of shared memory, device 1 allows 101376 B; mma_sync
   // instead".
   std::vector<std::string> Fallbacks() const;
-  // "IQ3_XXS wgmma, Q4_K mma_sync (few rows: off)": the policies of each type in the table.
+  // "Q4_K IQ3_XXS: wgmma; TQ1_0: gate_up wgmma, plain off": the policies of all types in the table.
   std::string Summary() const;
 
   const DeviceLimits& limits() const { return limits_; }

@@ -129,7 +129,7 @@ TEST(KernelChoiceTest, ACardThatCanDoAllTakesTheBestPolicyWithItsLargestTileFirs
   EXPECT_EQ((*set)->kernels[0].resident_blocks, 1);
   EXPECT_EQ((*set)->kernels[1].row.n, 64);
   EXPECT_THAT(choices.Fallbacks(), IsEmpty());
-  EXPECT_EQ(choices.Summary(), "IQ3_XXS wgmma");
+  EXPECT_EQ(choices.Summary(), "IQ3_XXS: wgmma");
 }
 
 // The fault that this object makes impossible: a flag of the process says "raised", the second card
@@ -256,6 +256,21 @@ TEST(KernelChoiceTest, AForcedPolicyIsNeverReplaced) {
               HasSubstr("wgmma is code for sm_90, device 0 is sm_86"));
   EXPECT_EQ((*choices.For(Op::kGateUp, QuantType::kIQ3XXS, Policy::kWmma))->policy, Policy::kWmma);
   EXPECT_FALSE(choices.For(Op::kPlain, QuantType::kIQ3XXS).ok());  // The table has no such row.
+}
+
+TEST(KernelChoiceTest, TheSummaryGroupsTypesThatAreDoneAlike) {
+  FakeMachine machine({Card(0, 90, 227 << 10)});
+  std::vector<KernelRow> rows = {
+      Row(0, Policy::kWgmma, 64, 0, 90), Row(1, Policy::kWgmma, 64, 0, 90),
+      Row(2, Policy::kWgmma, 64, 0, 90), Row(3, Policy::kMmaSync, 8, 0, 75)};
+  rows[1].type = QuantType::kQ4K;
+  rows[2].type = QuantType::kQ6K;
+  rows[3].type = QuantType::kQ6K;
+  rows[3].op = Op::kFewPlain;
+  FakeDriver driver(machine, 0);
+  const KernelChoices choices = KernelChoices::Prepare(driver, machine.device(0).limits, rows);
+  EXPECT_THAT(choices.Types(), ElementsAre(QuantType::kQ4K, QuantType::kQ6K, QuantType::kIQ3XXS));
+  EXPECT_EQ(choices.Summary(), "Q6_K: gate_up wgmma, few_plain mma_sync; Q4_K IQ3_XXS: wgmma");
 }
 
 TEST(KernelChoiceTest, PolicyNamesReadBack) {
