@@ -190,6 +190,7 @@ int Serve(const CoordinatorConfig& config, const Deployment& deployment) {
 }
 
 int Main(int argc, const char* const* argv) {
+  InstallTerminateHandler();
   BlockSignals();
   CoordinatorConfig config;
   if (const std::optional<int> code = ReadConfig(argc, argv, config); code.has_value()) {
@@ -202,6 +203,9 @@ int Main(int argc, const char* const* argv) {
   if (config.print_plan) {
     std::cout << PlanText(config, *deployment) << std::flush;
     return kExitOk;
+  }
+  if (const absl::Status threads = CheckThreads(kMaxTokenizerThreads + 1); !threads.ok()) {
+    return Complain(kExitFailure, threads.message());
   }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
