@@ -3,11 +3,12 @@
 
 #include <stdint.h>
 
+#include "kernels/cuda/half_math.h"
 #include "kernels/quant_decode_blocks.h"
 
 namespace warpline::cuda {
 
-// Codes of eight consecutive values, and what eight-value helpers below make of them.
+// Codes of eight consecutive values.
 struct Codes8 {
   uint32_t v[8];
 };
@@ -160,6 +161,7 @@ struct RawCodes<QuantType::kTQ1_0> {
 template <QuantType kType>
 WL_HOST_DEVICE Codes8 ReadCodes(const uint8_t* block, int first) {
   Codes8 codes;
+  WL_UNROLL
   for (int i = 0; i < 8; ++i) codes.v[i] = RawCodes<kType>::Code(block, first + i);
   return codes;
 }
@@ -168,6 +170,7 @@ WL_HOST_DEVICE Codes8 ReadCodes(const uint8_t* block, int first) {
 // of the low and the high 16 bits. Takes bits `from` to `from` + bits - 1 of each code.
 WL_HOST_DEVICE inline uint32_t PackFields(const Codes8& codes, int from, int bits) {
   uint32_t word = 0;
+  WL_UNROLL
   for (int i = 0; i < 8; ++i) {
     const uint32_t field = (codes.v[i] >> from) & ((1u << bits) - 1);
     word |= field << (16 * (i % 2) + bits * (i / 2));
@@ -179,6 +182,7 @@ WL_HOST_DEVICE inline uint32_t PackFields(const Codes8& codes, int from, int bit
 // nibbles' top bits at bits 8 * i + 7 for values 0 to 3 and 8 * i + 3 for values 4 to 7.
 WL_HOST_DEVICE inline uint32_t PackSelectors(const Codes8& codes) {
   uint32_t word = 0;
+  WL_UNROLL
   for (int i = 0; i < 8; ++i) {
     word |= (codes.v[i] & 7) << (4 * i);
     word |= (codes.v[i] >> 3) << (i < 4 ? 8 * i + 7 : 8 * (i - 4) + 3);

@@ -37,8 +37,7 @@ struct RepackVisitor {
   const RepackArgs& args;
   template <QuantType kType>
   void Visit() const {
-    const int64_t slices = RoundUp(args.k, kPadK) / (WeightFormat<kType>::kShape.groups * kGroupK);
-    const int64_t pieces = slices * args.row_blocks * args.experts;
+    const int64_t pieces = PieceCount(WeightFormat<kType>::kShape, args);
     for (int64_t piece = 0; piece < pieces; ++piece) {
       for (int lane = 0; lane < 32; ++lane) RepackLane<kType>(args, piece, lane);
     }

@@ -107,10 +107,22 @@ WL_INLINE uint32_t LoadSmall(const uint8_t* plane, int lane) {
 #endif
 }
 
+// Aligned to 16 bytes, or to their size where that is less.
 template <int kCount>
 WL_INLINE void StoreWords(const uint32_t (&words)[kCount], uint8_t* to) {
 #ifdef __CUDA_ARCH__
-  for (int i = 0; i < kCount; ++i) reinterpret_cast<uint32_t*>(to)[i] = words[i];
+  if constexpr (kCount == 1) {
+    *reinterpret_cast<uint32_t*>(to) = words[0];
+  } else if constexpr (kCount == 2) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+  } else {
+    static_assert(kCount % 4 == 0);
+    WL_UNROLL
+    for (int i = 0; i < kCount / 4; ++i) {
+      reinterpret_cast<uint4*>(to)[i] =
+          make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    }
+  }
 #else
   memcpy(to, words, sizeof(words));
 #endif

@@ -73,7 +73,9 @@ struct AffineFormat {
     uint32_t codes[2 * kGroups] = {};
     uint32_t fifth[1] = {};
     uint32_t scales[2 * kGroups] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < kGroups; ++j) {
         const int64_t k = (static_cast<int64_t>(kGroups) * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<Block>(raw, h, k);
@@ -84,6 +86,7 @@ struct AffineFormat {
         scales[2 * j + h] = LoadU32(block);  // d, then m
       }
     }
+    WL_UNROLL
     for (int i = 0; i < kGroups / 2; ++i) {
       StoreWords({codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3]},
                  piece + 512 * i + 16 * lane);
@@ -170,7 +173,9 @@ struct AffineSuperFormat {
     uint32_t fifth[2] = {};
     uint32_t scales[4] = {};
     uint32_t d[2] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<Block>(raw, h, k);
@@ -252,7 +257,9 @@ struct WeightFormat<QuantType::kQ2K> {
     uint32_t codes[4] = {};
     uint32_t scales[2] = {};
     uint32_t d[2] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<BlockQ2K>(raw, h, k);

@@ -82,7 +82,9 @@ struct CodebookFormat {
                                       uint8_t*) {
     uint32_t codes[2][4] = {};
     uint32_t scales[4] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const uint8_t* const block = FindBlock<Block>(raw, h, (4LL * slice + j) * kGroupK);
         if (block == nullptr) continue;
@@ -166,7 +168,9 @@ struct WeightFormat<QuantType::kNVFP4> {
     const int t = lane % 4;
     uint32_t codes[2][4] = {};
     uint32_t scales[2] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<BlockNVFP4>(raw, h, k);
@@ -223,7 +227,9 @@ struct WeightFormat<QuantType::kIQ4XS> {
     uint32_t codes[2][4] = {};
     uint32_t scales[2] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<BlockIQ4XS>(raw, h, k);

@@ -34,9 +34,12 @@ struct HalfFormat {
 
   WL_HOST_DEVICE static void PackLane(const RawRows& raw, int slice, int lane, uint8_t* piece,
                                       uint8_t*) {
+    WL_UNROLL
     for (int j = 0; j < 2; ++j) {
       uint32_t steps[2][4] = {};
+      WL_UNROLL
       for (int h = 0; h < 2; ++h) {
+        WL_UNROLL
         for (int i = 0; i < 8; ++i) {
           // Each value is a block of its own: k need not be a multiple of eight.
           const int64_t k = (2 * static_cast<int64_t>(slice) + j) * kGroupK + lane % 4 * 8 + i;

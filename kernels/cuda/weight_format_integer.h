@@ -48,7 +48,9 @@ struct NibbleFormat {
     uint32_t codes[2][4] = {};
     uint32_t fifth[2] = {};
     uint32_t d[4] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const uint8_t* const block = FindBlock<Block>(raw, h, (4LL * slice + j) * kGroupK);
         if (block == nullptr) continue;
@@ -108,12 +110,15 @@ struct WeightFormat<QuantType::kQ8_0> {
   WL_HOST_DEVICE static void PackLane(const RawRows& raw, int slice, int lane, uint8_t* piece,
                                       uint8_t*) {
     uint32_t d[2] = {};
+    WL_UNROLL
     for (int j = 0; j < 2; ++j) {
       uint32_t codes[4] = {};
+      WL_UNROLL
       for (int h = 0; h < 2; ++h) {
         const uint8_t* const block = FindBlock<BlockQ8_0>(raw, h, (2LL * slice + j) * kGroupK);
         if (block == nullptr) continue;
         const Codes8 raw_codes = ReadCodes<QuantType::kQ8_0>(block, lane % 4 * 8);
+        WL_UNROLL
         for (int i = 0; i < 8; ++i) codes[2 * h + i / 4] |= raw_codes.v[i] << (8 * (i % 4));
         d[j] |= LoadU16(block) << (16 * h);
       }
@@ -172,7 +177,9 @@ struct WeightFormat<QuantType::kQ6K> {
     uint32_t upper[4] = {};
     uint32_t scales[2] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<BlockQ6K>(raw, h, k);

@@ -67,7 +67,9 @@ struct IQ1Format {
     uint32_t codes[4] = {};  // three words and what a shift leaves behind
     uint32_t scales[1] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<Block>(raw, h, k);

@@ -50,6 +50,7 @@ WL_HOST_DEVICE IQ2Code ReadIQ2Code(const uint8_t* block, int ib, int t) {
 // to 4 * group.
 WL_HOST_DEVICE inline uint32_t PackSigns(uint32_t signs) {
   uint32_t word = 0;
+  WL_UNROLL
   for (int i = 0; i < 8; ++i) word |= ((signs >> i) & 1) << (16 * (i % 2) + i / 2);
   return word;
 }
@@ -122,7 +123,9 @@ struct IQ2Format {
     uint32_t upper = 0;
     uint32_t scales[1] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<Block>(raw, h, k);
@@ -136,6 +139,7 @@ struct IQ2Format {
       }
     }
     StoreWords(codes, piece + 16 * lane);
+    WL_UNROLL
     for (int i = 0; i < kUpperBits; ++i) {
       piece[512 + kUpperBits * lane + i] = static_cast<uint8_t>(upper >> (8 * i));
     }

@@ -34,10 +34,12 @@ struct WeightFormat<QuantType::kIQ3XXS> {
     const uint32_t nibbles = AndOr(slice.scales >> (4 * group), 0x000F000F, kBias1024);
     const uint32_t factors = Add2(nibbles, Twice(0xE3FF));  // 1024 + s - 1023.5
     const uint32_t offsets = Mul2(factors, Twice(0xE480));  // times -1152, exact
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
       const uint32_t factor = h == 0 ? BroadcastLow(factors) : BroadcastHigh(factors);
       const uint32_t offset = h == 0 ? BroadcastLow(offsets) : BroadcastHigh(offsets);
       const uint32_t d = h == 0 ? BroadcastLow(slice.d) : BroadcastHigh(slice.d);
+      WL_UNROLL
       for (int e = 0; e < 2; ++e) {
         const uint32_t entry = TableWord(table, Address(slice.codes[h], 2 * group + e));
         uint32_t(&step)[4] = e == 0 ? step0 : step1;
@@ -65,15 +67,18 @@ struct WeightFormat<QuantType::kIQ3XXS> {
     uint32_t codes[8] = {};  // two rows of three words, padded to four
     uint32_t scales[1] = {0};
     uint32_t d[1] = {0};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
       if (raw.rows[h] == nullptr) continue;
       const uint8_t* const block = raw.rows[h] + static_cast<int64_t>(slice / 2) * Block::kBytes;
       d[0] |= LoadU16(block) << (16 * h);
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int ib = slice % 2 * 4 + j;
         const uint32_t signs_and_scale = LoadU32(block + 66 + 4 * ib);
         const uint32_t signs = SignMaskFrom7((signs_and_scale >> (7 * t)) & 127);
         scales[0] |= (signs_and_scale >> 28) << (16 * h + 4 * j);
+        WL_UNROLL
         for (int e = 0; e < 2; ++e) {
           const uint64_t code = block[2 + 8 * ib + 2 * t + e] | ((signs >> (4 * e)) & 15) << 8;
           const int bit = 24 * j + 12 * e;
@@ -166,7 +171,9 @@ struct WeightFormat<QuantType::kIQ3S> {
     uint32_t ninth = 0;
     uint32_t scales[1] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<BlockIQ3S>(raw, h, k);

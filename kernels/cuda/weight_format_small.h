@@ -38,10 +38,12 @@ struct WeightFormat<QuantType::kQ1_0> {
                                       uint8_t*) {
     uint32_t signs[2] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
       const uint8_t* const block = FindBlock<BlockQ1_0>(raw, h, 128LL * slice);
       if (block == nullptr) continue;
       d[0] |= LoadU16(block) << (16 * h);
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const Codes8 codes = ReadCodes<QuantType::kQ1_0>(block, 32 * j + lane % 4 * 8);
         signs[h] |= (PackFields(codes, 0, 1) ^ 0x000F000F) << (4 * j);
@@ -112,7 +114,9 @@ struct TernaryFormat {
                                       uint8_t* super) {
     uint32_t codes[4] = {};
     uint32_t d[2] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<Block>(raw, h, k);
@@ -191,7 +195,9 @@ struct WeightFormat<QuantType::kQ3K> {
     uint32_t third[2] = {};
     uint32_t scales[2] = {};
     uint32_t d[1] = {};
+    WL_UNROLL
     for (int h = 0; h < 2; ++h) {
+      WL_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t k = (4LL * slice + j) * kGroupK;
         const uint8_t* const block = FindBlock<BlockQ3K>(raw, h, k);

@@ -101,7 +101,7 @@ struct Matrix {
   RepackArgs Pack(int32_t row_blocks, uint8_t filler = 0xA5) {
     packed.assign(row_blocks * RowBlockBytes(PackedShapeOf(type), k), filler);
     const RepackArgs args = {.raw = {raw.data(), nullptr},
-                             .raw_expert_bytes = {static_cast<int64_t>(raw.size()), 0},
+                             .raw_expert_bytes = static_cast<int64_t>(raw.size()),
                              .experts = 1,
                              .rows = static_cast<int32_t>(rows),
                              .k = k,
@@ -399,7 +399,7 @@ TEST_P(WeightFormatTest, InterleavesGateAndUp) {
   std::vector<uint8_t> packed(2 * 4 * RowBlockBytes(PackedShapeOf(type), k));
   const int64_t half_bytes = static_cast<int64_t>(gate.raw.size()) / 2;
   const RepackArgs args = {.raw = {gate.raw.data(), up.raw.data()},
-                           .raw_expert_bytes = {half_bytes, half_bytes},
+                           .raw_expert_bytes = half_bytes,
                            .experts = 2,
                            .rows = rows,
                            .k = k,
