@@ -64,6 +64,7 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   options.layer_split = "4,9";
   options.grpc_port = -1;
   options.kv_type = "q8_0";
+  options.load_timeout_s = 33;
   const std::vector<std::string> arguments = ServeArguments(options);
   ServiceOptions parsed;
   CLI::App app;
@@ -77,6 +78,7 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   EXPECT_EQ(ServeArguments(parsed), arguments);
   EXPECT_EQ(parsed.grpc_port, -1);
   EXPECT_EQ(parsed.layer_split, "4,9");
+  EXPECT_EQ(parsed.load_timeout_s, 33);
 }
 
 TEST(ServiceOptionsTest, AnIpv6HostStandsInBrackets) {
