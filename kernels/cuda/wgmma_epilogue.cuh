@@ -13,7 +13,7 @@
 
 namespace warpline::cuda {
 
-constexpr int kScaleRing = 2;     // items whose row factors are in shared memory
+constexpr int kItemRing = 2;      // items that shared memory holds, with their row factors
 constexpr int kCarrierWarps = 3;  // warps 1 to 3 of the first warpgroup
 
 // The staging area: for each consumer kN tokens with its 64 rows as halves (fused: 32 outputs),
@@ -32,6 +32,13 @@ struct EpilogueShape {
 };
 
 #if defined(WL_SM90A)
+
+// threadIdx.x, read anew: kept over long loops it would cost registers that are scarce there.
+__device__ __forceinline__ int ThreadIndex() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 
 __device__ __forceinline__ float2 SharedFloat2(uint32_t address) {
   float2 value;
@@ -55,6 +62,11 @@ __device__ __forceinline__ uint4 SharedWords4(uint32_t address) {
                : "r"(address));
   return value;
 }
+__device__ __forceinline__ void StoreShared4(uint32_t address, int a, int b, int c, int d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
 __device__ __forceinline__ void StoreShared(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
@@ -65,23 +77,26 @@ class StagingWriter {
  public:
   using Shape = EpilogueShape<kN, kConsumers, kFused>;
 
-  __device__ __forceinline__ StagingWriter(uint32_t staging, uint32_t full, uint32_t free,
-                                           int group, int warp, int lane)
-      : area_(staging + group * Shape::kAreaBytes),
-        full_(full + 8 * (group / Shape::kRegionAreas)),
-        free_(free + 8 * (group / Shape::kRegionAreas)),
-        warp_(warp),
-        lane_(lane) {}
+  __device__ __forceinline__ StagingWriter(uint32_t staging, uint32_t full, uint32_t free) {
+    const int thread = ThreadIndex() - 128;  // among the consumers
+    const int group = thread / 128;
+    lane_ = thread % 32;
+    warp_ = thread / 32 % 4;
+    area_ = staging + group * Shape::kAreaBytes;
+    full_ = full + 8 * (group / Shape::kRegionAreas);
+    free_ = free + 8 * (group / Shape::kRegionAreas);
+  }
 
-  // `scales` is where the item's row_scale lies, followed by its row_weight. See Wgmma for `sums`.
-  __device__ __forceinline__ void Write(const GroupedArgs& args, const TileItem& item,
-                                        uint32_t scales, const float (&sums)[kN / 2]) {
+  // `item` is where the item's row_scale lies, followed by its row_weight and the TileItem;
+  // `number` counts the block's items. See Wgmma for `sums`.
+  __device__ __forceinline__ void Write(const GroupedArgs& args, uint32_t item, uint32_t number,
+                                        const float (&sums)[kN / 2]) {
     if constexpr (kFused) {
-      WriteFused(args, item, scales, sums);
+      WriteFused(args, item, number % 2, sums);
     } else if (args.y_is_float) {
-      WriteFloats(args, scales, sums);
+      WriteFloats(args, item, sums);
     } else {
-      WriteHalves(args, scales, sums);
+      WriteHalves(args, item, number % 2, sums);
     }
   }
 
@@ -108,27 +123,25 @@ class StagingWriter {
     }
   };
 
-  __device__ __forceinline__ Factors MakeFactors(const GroupedArgs& args, uint32_t scales) const {
+  __device__ __forceinline__ Factors MakeFactors(const GroupedArgs& args, uint32_t item) const {
     return {args.row_scale != nullptr, !kFused && args.row_weight != nullptr, args.weight_scale,
-            scales + lane_ % 4 * 8};
+            item + lane_ % 4 * 8};
   }
 
-  __device__ __forceinline__ void AwaitFree() {
-    BarrierWait(free_, parity_ ^ 1);
-    parity_ ^= 1;
-  }
+  // `use` is 0 for the first, third ... hand-over of the staging area, else 1.
+  __device__ __forceinline__ void AwaitFree(uint32_t use) { BarrierWait(free_, use ^ 1); }
   __device__ __forceinline__ void HandOver() {
     __syncwarp();
     if (lane_ == 0) BarrierArrive(full_);
   }
 
   // Four 8x8 matrices a store: 32 tokens of the warp's 8 outputs.
-  __device__ __forceinline__ void WriteFused(const GroupedArgs& args, const TileItem& item,
-                                             uint32_t scales, const float (&sums)[kN / 2]) {
-    const Factors factors = MakeFactors(args, scales);
+  __device__ __forceinline__ void WriteFused(const GroupedArgs& args, uint32_t item, uint32_t use,
+                                             const float (&sums)[kN / 2]) {
+    const Factors factors = MakeFactors(args, item);
     const uint32_t to = area_ + lane_ * Shape::kRowBytes + warp_ * 16;
     float peak = 0;
-    AwaitFree();
+    AwaitFree(use);
 #pragma unroll
     for (int j0 = 0; j0 < kN / 8; j0 += 4) {
       uint32_t pairs[4];
@@ -152,28 +165,30 @@ class StagingWriter {
   }
 
   // Marks the rows of which an output was beyond the largest half.
-  __device__ __forceinline__ void Report(const GroupedArgs& args, const TileItem& item,
+  __device__ __forceinline__ void Report(const GroupedArgs& args, uint32_t item,
                                          const Factors& factors, const float (&sums)[kN / 2]) {
+    const int first_row = static_cast<int>(SharedWord(item + 8 * kN + 8));
+    const int rows = static_cast<int>(SharedWord(item + 8 * kN + 12));
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
       const float2 h = Outputs(args, factors, j, sums);
       const int token = 8 * j + lane_ % 4 * 2;
-      if (fabsf(h.x) > kLargestHalf && token < item.rows) {
-        args.overflow[item.first_row + token] = 1;
+      if (fabsf(h.x) > kLargestHalf && token < rows) {
+        args.overflow[first_row + token] = 1;
       }
-      if (fabsf(h.y) > kLargestHalf && token + 1 < item.rows) {
-        args.overflow[item.first_row + token + 1] = 1;
+      if (fabsf(h.y) > kLargestHalf && token + 1 < rows) {
+        args.overflow[first_row + token + 1] = 1;
       }
     }
   }
 
   // Four matrices a store: 16 tokens of the warp's 16 rows.
-  __device__ __forceinline__ void WriteHalves(const GroupedArgs& args, uint32_t scales,
+  __device__ __forceinline__ void WriteHalves(const GroupedArgs& args, uint32_t item, uint32_t use,
                                               const float (&sums)[kN / 2]) {
-    const Factors factors = MakeFactors(args, scales);
+    const Factors factors = MakeFactors(args, item);
     const uint32_t to =
         area_ + (lane_ / 16 * 8 + lane_ % 8) * Shape::kRowBytes + warp_ * 32 + lane_ / 8 % 2 * 16;
-    AwaitFree();
+    AwaitFree(use);
 #pragma unroll
     for (int j0 = 0; j0 < kN / 8; j0 += 2) {
       uint32_t pairs[4];
@@ -189,13 +204,13 @@ class StagingWriter {
     HandOver();
   }
 
-  __device__ __forceinline__ void WriteFloats(const GroupedArgs& args, uint32_t scales,
+  __device__ __forceinline__ void WriteFloats(const GroupedArgs& args, uint32_t item,
                                               const float (&sums)[kN / 2]) {
-    const Factors factors = MakeFactors(args, scales);
+    const Factors factors = MakeFactors(args, item);
     const uint32_t to = area_ + lane_ % 4 * 2 * Shape::kFloatRowBytes + warp_ * 64 + lane_ / 4 * 4;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-      AwaitFree();
+      AwaitFree(part);
 #pragma unroll
       for (int i = 0; i < kN / 16; ++i) {
         const int j = part * (kN / 16) + i;
@@ -215,16 +230,7 @@ class StagingWriter {
   uint32_t free_;
   int warp_;
   int lane_;
-  uint32_t parity_ = 0;
 };
-
-// This thread's index among the carriers, read anew: kept over the loops below it would cost
-// registers that a feeder warpgroup does not have.
-__device__ __forceinline__ int CarrierIndex() {
-  int index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index - 32;
-}
 
 // The carriers' side: 96 threads copy region after region.
 template <int kN, int kConsumers, bool kFused>
@@ -238,8 +244,8 @@ struct StagingCarrier {
                                                     int region, uint32_t area) {
     const int column = item.row_tile * Shape::kRegions + region;  // in units of 64 outputs
     if (column * 8 >= args.row_blocks) return;
-    const int piece = CarrierIndex() % 8;  // of 16 bytes in a row of 128
-    int row = CarrierIndex() / 8;
+    const int piece = (ThreadIndex() - 32) % 8;  // of 16 bytes in a row of 128
+    int row = (ThreadIndex() - 32) / 8;
     uint32_t from = area + piece / 4 * Shape::kAreaBytes + piece % 4 * 4 + row * Shape::kRowBytes;
     uint8_t* to = args.h_tiles +
                   (static_cast<int64_t>(column) * args.h_row_groups + item.first_row / kTileRows) *
@@ -268,9 +274,10 @@ struct StagingCarrier {
     const bool is_aligned = args.out_columns * kValueBytes % 16 == 0;
     // Rows that are not aligned go two bytes at a time, a row to a warp.
     const int piece_bytes = is_aligned ? 16 : 2;
-    int row = is_aligned ? CarrierIndex() / kPieces : CarrierIndex() / 32;
+    int row = is_aligned ? (ThreadIndex() - 32) / kPieces : (ThreadIndex() - 32) / 32;
     const int row_step = is_aligned ? kCarriers / kPieces : kCarrierWarps;
-    int offset = (is_aligned ? CarrierIndex() % kPieces : CarrierIndex() % 32) * piece_bytes;
+    int offset =
+        (is_aligned ? (ThreadIndex() - 32) % kPieces : (ThreadIndex() - 32) % 32) * piece_bytes;
     uint8_t* to = static_cast<uint8_t*>(args.y) +
                   (static_cast<int64_t>(item.first_row + first + row) * args.out_columns + column) *
                       kValueBytes;

@@ -23,7 +23,12 @@ namespace warpline::cuda {
 template <QuantType kType, int kN, bool kFused>
 struct WgmmaShape {
   using Format = WeightFormat<kType>;
-  static constexpr int kConsumers = kN > 128 || (kN == 128 && sizeof(typename Format::Slice) > 40)
+  static constexpr bool kIsCopy = kType == QuantType::kF32 || kType == QuantType::kF16 ||
+                                  kType == QuantType::kBF16;  // packed as halves
+  // Bytes of a piece in a lane's registers with which the sums of 128 tokens still fit into 112.
+  static constexpr int kSmallSlice = kFused ? 40 : 32;
+  static constexpr int kConsumers = kN > 128 || (kN == 128 &&
+                                                 sizeof(typename Format::Slice) > kSmallSlice)
                                         ? 2
                                         : 4;
   static constexpr int kM = 64 * kConsumers;
@@ -36,10 +41,12 @@ struct WgmmaShape {
 
   using Staging = EpilogueShape<kN, kConsumers, kFused>;
   static constexpr int kStageBytes = kN * 128;
-  static constexpr int kScaleBytes = 2 * kScaleRing * kN * static_cast<int>(sizeof(float));
+  // For each item of the ring: its rows' scales, their weights, the item itself.
+  static constexpr int kRowFactorBytes = kN * static_cast<int>(sizeof(float));
+  static constexpr int kItemBytes = 2 * kRowFactorBytes + static_cast<int>(sizeof(TileItem));
   static constexpr int kBarrierBytes = 512;
   static constexpr int kFixedBytes =
-      Format::kTableBytes + Staging::kBytes + kScaleBytes + kBarrierBytes;
+      Format::kTableBytes + Staging::kBytes + kItemRing * kItemBytes + kBarrierBytes;
   static constexpr int kMaxSharedBytes = 232448;  // 227 KB
   static constexpr int kFitting = (kMaxSharedBytes - kFixedBytes) / kStageBytes;
   static constexpr int kStages = kFitting > 8 ? 8 : kFitting;
@@ -54,37 +61,46 @@ template <typename Shape>
 struct WgmmaShared {
   uint32_t stages;
   uint32_t staging;
-  uint32_t scales;        // [ring] rows' scales, then their weights, kN floats each
+  uint32_t items;         // [ring] see kItemBytes
   uint32_t full;          // [stage] its bytes have arrived
   uint32_t empty;         // [stage] all consumers are done with it
-  uint32_t scale_empty;   // [ring] all consumers are done with these scales
+  uint32_t item_empty;    // [ring] all consumers are done with the item
   uint32_t staging_full;  // [region] consumers have written an output
   uint32_t staging_free;  // [region] it has been carried away
+  uint32_t item_count;    // how many items there are
 
   __device__ __forceinline__ explicit WgmmaShared(const uint8_t* shared) {
     stages = SharedAddress(shared);
     staging = stages + Shape::kStages * Shape::kStageBytes + Shape::Format::kTableBytes;
-    scales = staging + Shape::Staging::kBytes;
-    full = scales + Shape::kScaleBytes;
+    items = staging + Shape::Staging::kBytes;
+    full = items + kItemRing * Shape::kItemBytes;
     empty = full + 8 * Shape::kStages;
-    scale_empty = empty + 8 * Shape::kStages;
-    staging_full = scale_empty + 8 * kScaleRing;
+    item_empty = empty + 8 * Shape::kStages;
+    staging_full = item_empty + 8 * kItemRing;
     staging_free = staging_full + 8 * Shape::Staging::kRegions;
-    static_assert(8 * (2 * Shape::kStages + kScaleRing + 2 * Shape::Staging::kRegions) <=
+    item_count = staging_free + 8 * Shape::Staging::kRegions;
+    static_assert(8 * (2 * Shape::kStages + kItemRing + 2 * Shape::Staging::kRegions + 1) <=
                   Shape::kBarrierBytes);
   }
 
-  __device__ __forceinline__ void InitBarriers() const {
+  // Once, by one thread.
+  __device__ __forceinline__ void Init(int count) const {
     for (int i = 0; i < Shape::kStages; ++i) {
       BarrierInit(full + 8 * i, 1);
       BarrierInit(empty + 8 * i, 4 * Shape::kConsumers);
     }
-    for (int i = 0; i < kScaleRing; ++i) BarrierInit(scale_empty + 8 * i, 4 * Shape::kConsumers);
+    for (int i = 0; i < kItemRing; ++i) BarrierInit(item_empty + 8 * i, 4 * Shape::kConsumers);
     for (int i = 0; i < Shape::Staging::kRegions; ++i) {
       BarrierInit(staging_full + 8 * i, Shape::Staging::kWriters);
       BarrierInit(staging_free + 8 * i, kCarrierWarps);
     }
     BarrierInitFence();
+    StoreShared(item_count, __int_as_float(count));
+  }
+
+  // The ring's place for the block's item `number`, counted from 0.
+  __device__ __forceinline__ uint32_t ItemAt(uint32_t number) const {
+    return items + number % kItemRing * Shape::kItemBytes;
   }
 };
 
@@ -101,44 +117,67 @@ struct RingCursor {
   }
 };
 
-// One thread: the tiles of every item, only as many rows as are live.
+// Announces an item to the consumers: its row factors and the item itself travel with its first
+// stage, whose barrier gets all bytes.
+template <typename Shape>
+__device__ __forceinline__ void FeedItem(const GroupedArgs& args, const TileItem& item, uint32_t to,
+                                         uint32_t tile_bytes, uint32_t full) {
+  StoreShared4(to + 2 * Shape::kRowFactorBytes, item.expert, item.row_tile, item.first_row,
+               item.rows);
+  const uint32_t factor_bytes = tile_bytes / (128 / sizeof(float));
+  uint32_t bytes = tile_bytes;
+  if (args.row_scale != nullptr) bytes += factor_bytes;
+  if (args.row_weight != nullptr) bytes += factor_bytes;
+  BarrierExpect(full, bytes);
+  if (args.row_scale != nullptr) {
+    BulkLoad(to, args.row_scale + item.first_row, factor_bytes, full);
+  }
+  if (args.row_weight != nullptr) {
+    BulkLoad(to + Shape::kRowFactorBytes, args.row_weight + item.first_row, factor_bytes, full);
+  }
+}
+
+// Each lane asks for the first piece of one row block: the consumers will want it soon.
+template <typename Shape>
+__device__ __forceinline__ void PrefetchWeights(const GroupedArgs& args, const TileItem& item) {
+  constexpr PackedShape kPacked = Shape::Format::kShape;
+  constexpr int kBlocks = Shape::kM / kRowBlock;
+  const int lane = ThreadIndex() % 32;
+  const int block = item.row_tile * kBlocks + lane;
+  if (lane >= kBlocks || block >= args.row_blocks) return;
+  BulkPrefetch(
+      args.weights + item.expert * args.expert_bytes + block * RowBlockBytes(kPacked, args.k),
+      kPacked.slice_bytes);
+}
+
+// One warp; its first lane feeds the tiles of every item, only as many rows as are live.
 template <typename Shape>
 __device__ __forceinline__ void FeedTiles(const GroupedArgs& args,
                                           const WgmmaShared<Shape>& shared) {
-  const int steps = args.k / kTileK;
-  const int item_count = *args.item_count;
   RingCursor<Shape::kStages> stage;
-  RingCursor<kScaleRing> scale;
-  for (int index = blockIdx.x; index < item_count; index += gridDim.x) {
+  uint32_t number = 0;
+#pragma unroll 1
+  for (int index = blockIdx.x; index < *args.item_count; index += gridDim.x) {
     const TileItem item = args.items[index];
-    const int live = static_cast<int>(RoundUp(item.rows, kTileRows));
-    const uint8_t* tile =
-        args.x_tiles + static_cast<int64_t>(item.first_row / kTileRows) * kTileBytes;
-    const uint32_t scale_bytes = live * static_cast<int>(sizeof(float));
-    for (int step = 0; step < steps; ++step) {
-      const uint32_t full = shared.full + 8 * stage.slot;
-      uint32_t bytes = live * 128;
+    PrefetchWeights<Shape>(args, item);
+    if (ThreadIndex() == 0) {
+      const uint32_t bytes = static_cast<uint32_t>(RoundUp(item.rows, kTileRows)) * 128;
+      const uint8_t* tile = args.x_tiles + static_cast<int64_t>(item.first_row) * 128;
+      BarrierWait(shared.item_empty + number % kItemRing * 8, (number / kItemRing + 1) % 2);
       BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
-      if (step == 0) {
-        // The rows' factors travel with the first stage.
-        BarrierWait(shared.scale_empty + 8 * scale.slot, scale.parity ^ 1);
-        const uint32_t to = shared.scales + scale.slot * Shape::kScaleBytes / kScaleRing;
-        const bool has_weight = args.row_weight != nullptr;
-        const bool has_scale = args.row_scale != nullptr;
-        BarrierExpect(full, bytes + (has_scale ? scale_bytes : 0) + (has_weight ? scale_bytes : 0));
-        if (has_scale) BulkLoad(to, args.row_scale + item.first_row, scale_bytes, full);
-        if (has_weight) {
-          BulkLoad(to + Shape::kScaleBytes / kScaleRing / 2, args.row_weight + item.first_row,
-                   scale_bytes, full);
-        }
-        scale.Advance();
-      } else {
-        BarrierExpect(full, bytes);
+      FeedItem<Shape>(args, item, shared.ItemAt(number), bytes, shared.full + 8 * stage.slot);
+#pragma unroll 1
+      for (int step = args.k / kTileK; true; BarrierExpect(shared.full + 8 * stage.slot, bytes)) {
+        BulkLoad(shared.stages + stage.slot * Shape::kStageBytes, tile, bytes,
+                 shared.full + 8 * stage.slot);
+        stage.Advance();
+        if (--step == 0) break;
+        tile += static_cast<int64_t>(args.x_row_groups) * kTileBytes;
+        BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
       }
-      BulkLoad(shared.stages + stage.slot * Shape::kStageBytes, tile, bytes, full);
-      tile += static_cast<int64_t>(args.x_row_groups) * kTileBytes;
-      stage.Advance();
     }
+    __syncwarp();
+    ++number;
   }
 }
 
@@ -156,18 +195,37 @@ struct PieceReader {
   }
 };
 
-// Sums of one warpgroup's 64 weight rows times kN tokens over all of k.
+// Registers of a product must be defined before its fence, and sums used after its end; these keep
+// the compiler from moving either across.
+__device__ __forceinline__ void PinParts(uint32_t (&parts)[2][4]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) asm volatile("" : "+r"(parts[i / 4][i % 4]));
+}
+template <int kCount>
+__device__ __forceinline__ void PinSums(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i]));
+}
+// Where decoding is no more than a copy, it must be one: the piece's own registers are loaded anew
+// while products still read their operands. `zero` is 0 in a way that no compiler knows.
+__device__ __forceinline__ void CopyParts(uint32_t (&parts)[2][4], uint32_t zero) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) parts[i / 4][i % 4] ^= zero;
+}
+
+// Sums of one warpgroup's 64 weight rows times kN tokens over all of k. `slice` is the first piece.
 template <typename Shape, int kN>
 __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, const uint8_t* table,
                                             const PieceReader<typename Shape::Format>& weights,
-                                            int k, RingCursor<Shape::kStages>& stage,
+                                            int k, typename Shape::Format::Slice& slice,
+                                            RingCursor<Shape::kStages>& stage,
                                             float (&sums)[kN / 2]) {
   using Format = typename Shape::Format;
   constexpr int kGroups = Format::kShape.groups;
   const int slices = k / (kGroups * kGroupK);
   uint32_t parts[2][2][4];  // [group & 1][MMA step]
-  typename Format::Slice slice = weights.Load(0);
-  uint32_t held = 0;  // barrier of the stage that running products still read
+  uint32_t held = 0;        // barrier of the stage that running products still read
+#pragma unroll 1
   for (int i = 0; i < slices; ++i) {
     typename Format::Slice next;
     if (i + 1 < slices) next = weights.Load(i + 1);
@@ -175,6 +233,8 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
     for (int group = 0; group < kGroups; ++group) {
       const bool is_first = group % 2 == 0;  // of the stage's two groups
       Format::Decode(slice, table, group, parts[group % 2][0], parts[group % 2][1]);
+      if constexpr (Shape::kIsCopy) CopyParts(parts[group % 2], k % kPadK);
+      PinParts(parts[group % 2]);
       if constexpr (!Shape::kDecodeAhead) {
         if (is_first) continue;
         BarrierWait(shared.full + 8 * stage.slot, stage.parity);
@@ -210,36 +270,53 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
     WgmmaWait<0>();
     if (threadIdx.x % 32 == 0) BarrierArrive(held);
   }
+  PinSums(sums);
+}
+
+// Where this warp's weights of an item lie; rows beyond the matrix repeat its last block, and their
+// results are not stored.
+template <typename Shape>
+__device__ __forceinline__ PieceReader<typename Shape::Format> FindWeights(const GroupedArgs& args,
+                                                                           uint32_t ring_item) {
+  constexpr PackedShape kPacked = Shape::Format::kShape;
+  const uint32_t item = ring_item + 2 * Shape::kRowFactorBytes;
+  const int expert = static_cast<int>(SharedWord(item));
+  const int row_tile = static_cast<int>(SharedWord(item + 4));
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // among the consumers
+  const int block = min(row_tile * (Shape::kM / kRowBlock) + warp, args.row_blocks - 1);
+  return {args.weights + expert * args.expert_bytes + block * RowBlockBytes(kPacked, args.k),
+          static_cast<int>(threadIdx.x) % 32};
 }
 
 template <typename Shape, int kN, bool kFused>
 __device__ __forceinline__ void Consume(const GroupedArgs& args, const WgmmaShared<Shape>& shared,
                                         const uint8_t* table) {
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32 % 4;
-  const int group = threadIdx.x / 128 - 1;
-  constexpr PackedShape kPacked = Shape::Format::kShape;
-  const int64_t block_bytes = RowBlockBytes(kPacked, args.k);
-  const int item_count = *args.item_count;
+  using Writer = StagingWriter<kN, Shape::kConsumers, kFused>;
   RingCursor<Shape::kStages> stage;
-  RingCursor<kScaleRing> scale;
-  StagingWriter<kN, Shape::kConsumers, kFused> writer(shared.staging, shared.staging_full,
-                                                      shared.staging_free, group, warp, lane);
-  for (int index = blockIdx.x; index < item_count; index += gridDim.x) {
-    const TileItem item = args.items[index];
-    // Rows beyond the matrix repeat its last block; their results are not stored.
-    const int block =
-        min(item.row_tile * (Shape::kM / kRowBlock) + group * 4 + warp, args.row_blocks - 1);
-    const PieceReader<typename Shape::Format> weights = {
-        args.weights + item.expert * args.expert_bytes + block * block_bytes, lane};
+  uint32_t number = 0;
+  BarrierWait(shared.full, 0);
+  PieceReader<typename Shape::Format> weights = FindWeights<Shape>(args, shared.ItemAt(0));
+  typename Shape::Format::Slice slice = weights.Load(0);
+#pragma unroll 1
+  for (int index = blockIdx.x;; index += gridDim.x) {
     float sums[kN / 2];
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
-    AddProducts<Shape, kN>(shared, table, weights, args.k, stage, sums);
-    writer.Write(args, item, shared.scales + scale.slot * Shape::kScaleBytes / kScaleRing, sums);
+    AddProducts<Shape, kN>(shared, table, weights, args.k, slice, stage, sums);
+    const bool is_last =
+        index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
+    if (!is_last) {
+      // The next item's first weights are on their way while this one's outputs are written.
+      BarrierWait(shared.full + 8 * stage.slot, stage.parity);
+      weights = FindWeights<Shape>(args, shared.ItemAt(number + 1));
+      slice = weights.Load(0);
+    }
+    Writer(shared.staging, shared.staging_full, shared.staging_free)
+        .Write(args, shared.ItemAt(number), number, sums);
     __syncwarp();
-    if (lane == 0) BarrierArrive(shared.scale_empty + 8 * scale.slot);
-    scale.Advance();
+    if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
+    if (is_last) return;
+    ++number;
   }
 }
 
@@ -256,16 +333,16 @@ __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
   if (blockIdx.x >= *args.item_count) return;
   const WgmmaShared<Shape> shared(memory);
   uint8_t* const table = memory + Shape::kStages * Shape::kStageBytes;
-  if (threadIdx.x == 0) shared.InitBarriers();
+  if (threadIdx.x == 0) shared.Init(*args.item_count);
   for (int i = threadIdx.x; i < Shape::Format::kTableBytes / 16; i += Shape::kThreads) {
     reinterpret_cast<uint4*>(table)[i] = static_cast<const uint4*>(args.table)[i];
   }
   __syncthreads();
   if (threadIdx.x < 128) {
     ReleaseRegisters<Shape::kFeederRegisters>();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < 32) {
       FeedTiles<Shape>(args, shared);
-    } else if (threadIdx.x >= 32) {
+    } else {
       CarryOutputs<kN, Shape::kConsumers, kFused>(args, shared.staging, shared.staging_full,
                                                   shared.staging_free);
     }
