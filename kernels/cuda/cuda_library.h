@@ -33,14 +33,19 @@ struct ParityResult {
   std::vector<std::string> digests;  // of all outputs of a device, in the order of the devices
 };
 
+// What `warpline doctor` says.
+struct DoctorReport {
+  std::string sheet;       // lines for people
+  bool is_healthy = true;  // every device has a working kernel for every operation and type
+};
+
 // What the library offers. Methods print to standard output where they say so.
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
 
-  // The sheet of all devices, for people; runs each device's self-check. FailedPrecondition where
-  // no driver or no device is.
-  virtual absl::StatusOr<std::string> Doctor() = 0;
+  // Checks all devices. FailedPrecondition where no driver or no device is.
+  virtual absl::StatusOr<DoctorReport> Doctor() = 0;
 
   // Runs the cases on each device in turn, printing a line for each. FailedPrecondition where no
   // driver or no device is, InvalidArgument for a wrong name.

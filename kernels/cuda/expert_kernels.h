@@ -1,0 +1,82 @@
+// Grouped expert products on one device: which kernels it has, and one product over all experts.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/grouped_args.h"
+#include "kernels/cuda/kernel_choice.h"
+#include "kernels/cuda/packed_experts.h"
+#include "kernels/cuda/raii.h"
+#include "kernels/cuda/tile_items.h"
+
+namespace warpline::cuda {
+
+// Where the rows of each expert lie; device memory. See RoutingArgs.
+struct ExpertRows {
+  const int32_t* start = nullptr;  // [experts + 1]
+  const int32_t* count = nullptr;  // [experts]
+  int32_t experts = 0;
+};
+
+// Tiles of one product, cut on the device. Reused from step to step.
+class ItemLists {
+ public:
+  // Room for the tiles of `kernels` over `weights` with at most `max_pairs` rows.
+  static absl::StatusOr<ItemLists> Create(const KernelSet& kernels, const PackedExperts& weights,
+                                          int64_t max_pairs);
+  // Cuts the rows; asynchronous.
+  absl::Status Fill(const ExpertRows& rows, cudaStream_t stream) const;
+
+  int class_count() const { return args_.class_count; }
+  const TileItem* items(int index) const { return args_.classes[index].items; }
+  const int32_t* count(int index) const { return args_.item_counts + index; }
+  int64_t max_items(int index) const { return max_items_[static_cast<size_t>(index)]; }
+
+ private:
+  TileItemsArgs args_;
+  std::array<int64_t, kMaxTileClasses> max_items_ = {};
+  std::vector<DeviceBuffer> buffers_;
+};
+
+// The expert kernels of one device. Holding one is the proof that they may be launched there. All
+// calls need the device current in the calling thread, and one thread at a time.
+class ExpertKernels {
+ public:
+  // Prepares every kernel of this build on `device`, and the tables of all types. Replacements are
+  // in choices(). Waits for the device.
+  static absl::StatusOr<ExpertKernels> Create(const Device& device);
+
+  const Device& device() const { return device_; }
+  const KernelChoices& choices() const { return choices_; }
+  KernelChoices& choices() { return choices_; }
+
+  // One product with the kernels of `set`, over tiles that Fill() has cut on the same stream; one
+  // launch for each tile size, side by side. `args` comes without weights, items and table; those
+  // are filled in here. Asynchronous on `stream`.
+  absl::Status Multiply(const KernelSet& set, const PackedExperts& weights, const ItemLists& items,
+                        GroupedArgs args, cudaStream_t stream) const;
+
+ private:
+  explicit ExpertKernels(const Device& device, KernelChoices choices)
+      : device_(device), choices_(std::move(choices)) {}
+  absl::Status CreateTables();
+  absl::Status Launch(const PreparedKernel& kernel, const GroupedArgs& args, int64_t max_items,
+                      cudaStream_t stream) const;
+
+  Device device_;
+  KernelChoices choices_;
+  std::map<QuantType, DeviceBuffer> tables_;
+  std::array<Stream, kMaxTileClasses> side_streams_;
+  std::array<Event, kMaxTileClasses> side_done_;
+  Event forked_;
+};
+
+}  // namespace warpline::cuda

@@ -1,0 +1,264 @@
+#include "kernels/cuda/parity.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/expert_kernels.h"
+#include "kernels/cuda/parity_bench.h"
+#include "kernels/cuda/parity_cases.h"
+#include "kernels/cuda/parity_json.h"
+#include "kernels/cuda/product_check.h"
+#include "kernels/cuda/skipped_opt_in.h"
+
+namespace warpline::cuda {
+namespace {
+
+// Of max |ref|: sums of a few thousand products in floats. Halves are rounded once more, by 2^-11
+// of the value, which the comparison takes off first.
+constexpr double kBound = 2.5e-6;
+
+// One row of the table, and what is wrong with it.
+class LineTally {
+ public:
+  LineTally(ParityLine line) : line_(std::move(line)) {}
+
+  void Add(const std::string& plan, const Comparison& comparison) {
+    ++line_.cases;
+    line_.max_error = std::max(line_.max_error, comparison.max_error);
+    line_.max_reference = std::max(line_.max_reference, comparison.max_reference);
+    line_.max_excess = std::max(line_.max_excess, comparison.max_excess);
+    line_.bound = std::max(line_.bound, kBound * comparison.max_reference);
+    if (comparison.not_finite > 0) Fail(plan, comparison.not_finite, " outputs are not finite");
+    if (comparison.touched > 0) Fail(plan, comparison.touched, " guard outputs were written");
+    if (!(comparison.max_excess <= kBound * comparison.max_reference)) {
+      Fail(plan, "error ", comparison.max_error, " of ", comparison.max_reference);
+    }
+  }
+  template <typename... Words>
+  void Fail(const Words&... words) {
+    if (line_.failure.empty()) line_.failure = absl::StrCat(words...);
+  }
+  const ParityLine& line() const { return line_; }
+
+ private:
+  ParityLine line_;
+};
+
+void Print(const ParityLine& line) {
+  std::printf("%-8s %-9s %-16s %-9s %2d cases  max |err| %.3g of max |ref| %.4g (%.2g)%s%s\n",
+              line.type.c_str(), line.shape.c_str(), line.op.c_str(), line.policy.c_str(),
+              line.cases, line.max_error, line.max_reference,
+              line.max_reference > 0 ? line.max_error / line.max_reference : 0,
+              line.failure.empty() ? "" : "  FAIL ", line.failure.c_str());
+  std::fflush(stdout);
+}
+
+// All cases of one device.
+class DeviceParity {
+ public:
+  DeviceParity(const ExpertKernels& kernels, const ParityOptions& options,
+               const ParitySelection& selection)
+      : kernels_(kernels), options_(options), selection_(selection) {}
+
+  absl::Status Run() {
+    const std::vector<QuantType> built = kernels_.choices().Types();
+    for (const QuantType type : selection_.types) {
+      if (std::find(built.begin(), built.end(), type) == built.end()) {
+        std::printf("%-8s is not part of this build\n", InfoOf(type).name);
+        continue;
+      }
+      for (const ParityShape& shape : ParityShapes(options_.quick)) {
+        if (HasShape(type, shape)) WL_RETURN_IF_ERROR(RunShape(type, shape));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<ParityLine>& lines() const { return lines_; }
+  uint64_t digest() const { return digest_; }
+
+ private:
+  struct Member {
+    ProductCheck::Call call;
+    const KernelSet* set;
+    LineTally tally;
+  };
+
+  absl::Status RunShape(QuantType type, const ParityShape& shape) {
+    WL_ASSIGN_OR_RETURN(const std::unique_ptr<ProductCheck> check,
+                        ProductCheck::Create(kernels_, type, shape, 11));
+    LineTally packed(NewLine(type, shape, "repack", "-"));
+    WL_ASSIGN_OR_RETURN(const bool is_packed, check->PackedAsOnTheHost());
+    if (!is_packed) packed.Fail("the device packs other bytes than the host");
+    Finish(packed);
+    WL_RETURN_IF_ERROR(RunPlans(*check, ParityRowPlans(options_.quick),
+                                Members(type, shape, Op::kGateUp, Op::kPlain)));
+    return RunPlans(*check, FewRowPlans(options_.quick),
+                    Members(type, shape, Op::kFewGateUp, Op::kFewPlain));
+  }
+
+  ParityLine NewLine(QuantType type, const ParityShape& shape, std::string op,
+                     absl::string_view policy) const {
+    return {.device = absl::StrCat(kernels_.device().facts().ordinal),
+            .type = InfoOf(type).name,
+            .shape = absl::StrCat(shape.rows, "x", shape.k),
+            .op = std::move(op),
+            .policy = std::string(policy)};
+  }
+
+  // Every policy that the device has for these operations, with every kind of output.
+  std::vector<Member> Members(QuantType type, const ParityShape& shape, Op fused, Op plain) const {
+    std::vector<Member> members;
+    for (const Policy policy : selection_.policies) {
+      const auto add = [&](const ProductCheck::Call& call, absl::string_view output) {
+        const absl::StatusOr<const KernelSet*> set = kernels_.choices().For(call.op, type, policy);
+        if (!set.ok()) return;
+        members.push_back({call, *set,
+                           LineTally(NewLine(type, shape, absl::StrCat(OpName(call.op), output),
+                                             PolicyName(policy)))});
+      };
+      if (shape.is_gate_up) add({.op = fused}, " f16");
+      add({.op = plain, .y_is_float = true, .has_row_weight = false}, " f32");
+      add({.op = plain, .y_is_float = false, .has_row_weight = true}, " f16");
+    }
+    return members;
+  }
+
+  absl::Status RunPlans(ProductCheck& check, const std::vector<RowPlan>& plans,
+                        std::vector<Member> members) {
+    if (members.empty()) return absl::OkStatus();
+    for (const RowPlan& plan : plans) {
+      WL_RETURN_IF_ERROR(check.SetRows(LayOutRows(plan, 5), 7));
+      const bool is_first = &plan == &plans.front();
+      for (Member& member : members) {
+        WL_RETURN_IF_ERROR(RunCase(check, plan.name, is_first, member));
+      }
+    }
+    for (const Member& member : members) Finish(member.tally);
+    return absl::OkStatus();
+  }
+
+  // The comparison; and, with the first row counts, that bits depend on nothing else.
+  absl::Status RunCase(ProductCheck& check, const std::string& plan, bool is_first,
+                       Member& member) {
+    WL_ASSIGN_OR_RETURN(const Comparison comparison, check.Run(*member.set, member.call, false));
+    member.tally.Add(absl::StrCat(plan, ": "), comparison);
+    digest_ = digest_ * 0x9E3779B97F4A7C15ull + comparison.hash;
+    if (!is_first && !options_.full) return absl::OkStatus();
+    WL_ASSIGN_OR_RETURN(const Comparison again, check.Run(*member.set, member.call, false));
+    WL_ASSIGN_OR_RETURN(const Comparison replayed, check.Run(*member.set, member.call, true));
+    if (again.hash != comparison.hash) member.tally.Fail(plan, ": other bits when run again");
+    if (replayed.hash != comparison.hash) member.tally.Fail(plan, ": other bits from a graph");
+    WL_ASSIGN_OR_RETURN(const bool is_alone, check.IsBatchInvariant(*member.set, member.call));
+    if (!is_alone) member.tally.Fail(plan, ": a row's bits depend on the other rows");
+    return absl::OkStatus();
+  }
+
+  void Finish(const LineTally& tally) {
+    lines_.push_back(tally.line());
+    Print(tally.line());
+  }
+
+  const ExpertKernels& kernels_;
+  const ParityOptions& options_;
+  const ParitySelection& selection_;
+  std::vector<ParityLine> lines_;
+  uint64_t digest_ = 0;
+};
+
+int CountFailures(const std::vector<ParityLine>& lines) {
+  return static_cast<int>(std::count_if(
+      lines.begin(), lines.end(), [](const ParityLine& line) { return !line.failure.empty(); }));
+}
+
+// Errors of one kernel on two cards must be the same numbers.
+int CompareDevices(const std::vector<std::string>& digests) {
+  int failures = 0;
+  for (size_t i = 1; i < digests.size(); ++i) {
+    if (digests[i] == digests[0]) continue;
+    std::printf("FAIL: device %d gives other bits than the first\n", static_cast<int>(i));
+    ++failures;
+  }
+  return failures;
+}
+
+absl::Status CompareOnDevice(int ordinal, const ParityOptions& options,
+                             const ParitySelection& selection, std::vector<ParityLine>& lines,
+                             ParityResult& result) {
+  WL_ASSIGN_OR_RETURN(const Device device, Device::Open(ordinal));
+  WL_ASSIGN_OR_RETURN(const ExpertKernels kernels, ExpertKernels::Create(device));
+  std::printf("device %d %s sm_%d\n", ordinal, device.facts().name.c_str(),
+              device.facts().capability);
+  for (const std::string& sentence : kernels.choices().Fallbacks()) {
+    std::printf("  %s\n", sentence.c_str());
+  }
+  DeviceParity parity(kernels, options, selection);
+  WL_RETURN_IF_ERROR(parity.Run());
+  lines.insert(lines.end(), parity.lines().begin(), parity.lines().end());
+  result.digests.push_back(absl::StrFormat("%016x", parity.digest()));
+  result.failures += CountFailures(parity.lines());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ParitySelection> SelectParity(const ParityOptions& options) {
+  ParitySelection selection;
+  for (const QuantTypeInfo& info : AllQuantTypes()) {
+    const bool is_named =
+        options.types.empty() ||
+        std::find(options.types.begin(), options.types.end(), info.name) != options.types.end();
+    if (info.is_weight && is_named) selection.types.push_back(info.type);
+  }
+  if (!options.types.empty() && selection.types.size() != options.types.size()) {
+    return absl::InvalidArgumentError("--types names something that is no weight type");
+  }
+  for (const std::string& name : options.policies) {
+    WL_ASSIGN_OR_RETURN(const Policy policy, ParsePolicy(name));
+    selection.policies.push_back(policy);
+  }
+  for (int i = 0; options.policies.empty() && i < kPolicyCount; ++i) {
+    selection.policies.push_back(static_cast<Policy>(i));
+  }
+  return selection;
+}
+
+absl::StatusOr<std::vector<int>> SelectDevices(const ParityOptions& options) {
+  WL_ASSIGN_OR_RETURN(const int count, Device::Count());
+  if (options.device >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no device ", options.device, ", only ", count));
+  }
+  if (options.device >= 0) return std::vector<int>{options.device};
+  std::vector<int> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(i);
+  return devices;
+}
+
+absl::StatusOr<ParityResult> RunParity(const ParityOptions& options) {
+  WL_ASSIGN_OR_RETURN(const ParitySelection selection, SelectParity(options));
+  WL_ASSIGN_OR_RETURN(const std::vector<int> devices, SelectDevices(options));
+  ParityResult result{.devices = static_cast<int>(devices.size())};
+  std::vector<ParityLine> lines;
+  for (const int ordinal : devices) {
+    if (options.skip_opt_in) {
+      WL_ASSIGN_OR_RETURN(const bool is_expected, ShowSkippedOptIn(ordinal));
+      result.failures += is_expected ? 0 : 1;
+    } else if (options.bench) {
+      WL_RETURN_IF_ERROR(RunBench(ordinal, options, selection));
+    } else {
+      WL_RETURN_IF_ERROR(CompareOnDevice(ordinal, options, selection, lines, result));
+    }
+  }
+  result.failures += CompareDevices(result.digests);
+  if (!options.json.empty()) WL_RETURN_IF_ERROR(WriteJson(options.json, lines));
+  return result;
+}
+
+}  // namespace warpline::cuda
