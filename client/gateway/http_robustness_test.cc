@@ -240,6 +240,7 @@ TEST_F(HttpRobustnessTest, AsksForAKey) {
   EXPECT_EQ(ask("Authorization: Basic first\r\n"), 401);
   EXPECT_EQ(ask("Authorization: Bearer f\xC3\xA9\r\n"), 401);
   EXPECT_EQ(ask("Authorization: Bearer first\r\nAuthorization: Bearer first\r\n"), 400);
+  EXPECT_EQ(ask("X-Api-Key: first\r\nX-Api-Key: first\r\n"), 400);
   EXPECT_EQ(ask(absl::StrCat("Authorization: Bearer ", std::string(1 << 20, 'x'), "\r\n")), 431);
   EXPECT_EQ(locked.Ask(Get("/v1/status")).status, 401);
   EXPECT_EQ(locked.Ask(Get("/health")).status, 200);
