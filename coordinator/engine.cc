@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/error_detail.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -23,6 +24,11 @@ constexpr auto kShutdownLimit = std::chrono::seconds(1);
 
 int64_t MaxLogitRows(int vocab_size) {
   return std::max<int64_t>(1, kMaxLogitBytes / (int64_t{vocab_size} * 4));
+}
+
+// 100, 200, 400 .. 3200 ms after warm-up tokens that failed in a row.
+std::chrono::milliseconds WarmUpPause(int failures) {
+  return std::chrono::milliseconds(50 << std::min(failures, 6));
 }
 
 }  // namespace
@@ -91,7 +97,7 @@ void Engine::Loop() {
     }
     Apply(pipeline_.OnTime(Now()));
     if (restart_.has_value()) {
-      pipeline_.Restart(*restart_);
+      pipeline_.Restart(*restart_, WarmUpPause(failed_warm_ups_));
       restart_.reset();
       Apply(Pipeline::Change::kLost);
     }
@@ -134,9 +140,10 @@ void Engine::AwaitLinks(const std::function<bool()>& done) {
 absl::Status Engine::Refusal() const {
   if (draining_) return absl::UnavailableError("the service is shutting down");
   if (!ready_) {
-    const std::string missing = pipeline_.MissingStages();
+    std::vector<std::string> reasons = {warm_up_failure_, pipeline_.MissingStages()};
+    reasons.erase(std::remove(reasons.begin(), reasons.end(), ""), reasons.end());
     return absl::UnavailableError(
-        absl::StrCat("not ready: ", missing.empty() ? "warming up" : missing));
+        absl::StrCat("not ready: ", reasons.empty() ? "warming up" : absl::StrJoin(reasons, "; ")));
   }
   if (static_cast<int>(queue_.size()) >= options_.queue_capacity) {
     return absl::ResourceExhaustedError(
@@ -284,11 +291,16 @@ void Engine::StartWarmUp() {
 void Engine::FinishWarmUp(const absl::Status& status) {
   if (status.ok()) {
     ready_ = true;
+    failed_warm_ups_ = 0;
+    warm_up_failure_.clear();
     LogInfo("ready epoch=", pipeline_.epoch(), " stages=", pipeline_.stage_count());
     return;
   }
   const absl::Status why = Annotate(status, "the warm-up token failed");
-  LogError(why.message());
+  // A damaged model fails every time: said once in a while, and tried less and less often.
+  if (warm_up_failure_ != why.message()) LogError(why.message());
+  warm_up_failure_ = std::string(why.message());
+  ++failed_warm_ups_;
   restart_ = why;
 }
 

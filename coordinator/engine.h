@@ -130,6 +130,8 @@ class Engine {
   std::vector<Sequence*> schedulable_sequences_;
   const int64_t max_logit_rows_;  // Of an evaluation's prompt chunk.
   bool ready_ = false;
+  int failed_warm_ups_ = 0;      // in a row
+  std::string warm_up_failure_;  // of the last one; "" when it passed
   bool stopped_ = false;
   std::optional<absl::Status> restart_;  // The epoch has to end after this round.
   bool published_ready_ = false;

@@ -13,7 +13,6 @@ namespace warpline {
 namespace {
 
 constexpr auto kEdgeLimit = std::chrono::seconds(10);
-constexpr auto kRestartPause = std::chrono::milliseconds(100);
 
 // 50, 100, 200, 250, 250 .. ms after attempts that gave no hello.
 std::chrono::milliseconds BackOff(int attempts) {
@@ -283,8 +282,8 @@ void Pipeline::AssignAll() {
   }
 }
 
-void Pipeline::Restart(const absl::Status& why) {
-  assign_at_ = Now() + kRestartPause;
+void Pipeline::Restart(const absl::Status& why, std::chrono::milliseconds pause) {
+  assign_at_ = Now() + pause;
   Lose(why);
 }
 

@@ -63,7 +63,7 @@ class Pipeline {
   // Whether a reply about a sequence belongs to a live stream and to this epoch.
   bool IsCurrentReply(const LinkId& link, uint64_t epoch) const;
   // Ends the epoch although every stage is there, and begins the next after a pause.
-  void Restart(const absl::Status& why);
+  void Restart(const absl::Status& why, std::chrono::milliseconds pause);
   const absl::Status& loss() const { return loss_; }
 
   bool is_open() const { return edge_state_ == EdgeState::kOpen; }
