@@ -26,6 +26,7 @@
 #include "worker/config.h"
 #include "worker/control_service.h"
 #include "worker/edge_service.h"
+#include "worker/finite_weights.h"
 #include "worker/ple/ngram_source.h"
 #include "worker/stage_executor.h"
 #include "worker/stage_facts.h"
@@ -56,7 +57,10 @@ absl::StatusOr<Model> OpenModel(const WorkerConfig& config) {
   WL_ASSIGN_OR_RETURN(model.file, GgufFile::Open(config.model));
   WL_ASSIGN_OR_RETURN(model.spec, ModelSpec::FromGguf(*model.file));
   for (const std::string& warning : model.file->warnings()) LogWarning(warning);
-  if (config.verify) NotifySupervisor("STATUS=verifying the model file");
+  if (config.verify) {
+    NotifySupervisor("STATUS=verifying the model file");
+    WL_RETURN_IF_ERROR(CheckFiniteWeights(*model.file));
+  }
   WL_ASSIGN_OR_RETURN(model.fingerprint, FingerprintOf(*model.file, config.verify));
   return model;
 }
