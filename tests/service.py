@@ -101,6 +101,14 @@ class Service:
                         found.append(int(pid))
         return found
 
+    def pid_of(self, name: str) -> int:
+        """The first process of a program (the kernel keeps fifteen bytes of its name)."""
+        for pid in self.processes():
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+                if file.read().strip() == name[:15]:
+                    return pid
+        raise KeyError(name)
+
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
