@@ -21,6 +21,34 @@
 
 namespace warpline {
 
+// What a test tells its script, or a script its test: how often something has happened.
+class Tally {
+ public:
+  void Add() {
+    MutexLock lock(mutex_);
+    ++count_;
+    changed_.NotifyAll();
+  }
+  // Waits until it has happened `count` times; false after 10 s.
+  bool Await(int count) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    MutexLock lock(mutex_);
+    while (count_ < count) {
+      if (!changed_.WaitUntil(mutex_, deadline)) return count_ >= count;
+    }
+    return true;
+  }
+  int count() {
+    MutexLock lock(mutex_);
+    return count_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 class FakeCoordinator final : public v1::Inference::Service {
  public:
   using Writer = grpc::ServerWriter<v1::GenerateResponse>;
@@ -81,14 +109,12 @@ class FakeCoordinator final : public v1::Inference::Service {
   }
 
   // Waits until `count` requests have begun, or been cancelled by the gateway; false after 10 s.
-  bool WaitForBegun(int count) { return WaitFor(begun_, count); }
-  bool WaitForCancelled(int count) { return WaitFor(cancelled_, count); }
-  int cancelled() {
-    MutexLock lock(mutex_);
-    return cancelled_;
-  }
+  bool WaitForBegun(int count) { return begun_.Await(count); }
+  bool WaitForCancelled(int count) { return cancelled_.Await(count); }
+  int cancelled() { return cancelled_.count(); }
 
-  // Blocks until the gateway cancels; to be called by scripts.
+  // Blocks until the gateway cancels; to be called by scripts. A blocking service of gRPC is not
+  // told: it has to look.
   static grpc::Status HangUntilCancelled(grpc::ServerContext& context) {
     while (!context.IsCancelled()) usleep(1000);
     return grpc::Status::CANCELLED;
@@ -127,16 +153,11 @@ class FakeCoordinator final : public v1::Inference::Service {
     {
       MutexLock lock(mutex_);
       requests_.push_back(*request);
-      ++begun_;
       script = script_;
-      changed_.NotifyAll();
     }
+    begun_.Add();
     const grpc::Status status = script(*request, *context, *writer);
-    if (context->IsCancelled()) {
-      MutexLock lock(mutex_);
-      ++cancelled_;
-      changed_.NotifyAll();
-    }
+    if (context->IsCancelled()) cancelled_.Add();
     return status;
   }
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
@@ -168,25 +189,14 @@ class FakeCoordinator final : public v1::Inference::Service {
   }
 
  private:
-  bool WaitFor(const int& counter, int count) {
-    const SteadyDeadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    MutexLock lock(mutex_);
-    while (counter < count) {
-      if (!changed_.WaitUntil(mutex_, deadline)) return counter >= count;
-    }
-    return true;
-  }
-  using SteadyDeadline = std::chrono::steady_clock::time_point;
-
   std::string folder_;
   Mutex mutex_;
-  CondVar changed_;
   Script script_;
   v1::StatusResponse status_;
   std::vector<v1::GenerateRequest> requests_;
   v1::TokenizeRequest tokenize_request_;
-  int begun_ = 0;
-  int cancelled_ = 0;
+  Tally begun_;
+  Tally cancelled_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-
 #include "base/error_detail.h"
 #include "client/gateway/test_service.h"
 
@@ -49,15 +47,15 @@ TEST(GatewayTest, StreamsChat) {
 }
 
 TEST(GatewayTest, ForwardsEachTokenAtOnce) {
+  Tally received;
   TestService service;
-  std::atomic<int> received = 0;
   // The next token is made only when the client has the last one.
   service.coordinator.SetScript([&received](const v1::GenerateRequest&,
                                             grpc::ServerContext& context,
                                             FakeCoordinator::Writer& writer) {
     for (int index = 0; index < 50 && !context.IsCancelled(); ++index) {
       FakeCoordinator::SendToken(writer, 100 + index);
-      while (received <= index && !context.IsCancelled()) std::this_thread::yield();
+      if (!received.Await(index + 1)) break;
     }
     FakeCoordinator::SendFinished(writer, v1::FINISH_REASON_LENGTH, 1, 50);
     return grpc::Status::OK;
@@ -67,7 +65,7 @@ TEST(GatewayTest, ForwardsEachTokenAtOnce) {
   for (int index = 0; index < 50; ++index) {
     std::string event;
     ASSERT_TRUE(client.ReadUntil(absl::StrCat(" t", 100 + index, "\""), event));
-    received = index + 1;
+    received.Add();
   }
   std::string end;
   EXPECT_TRUE(client.ReadUntil("data: [DONE]", end));
@@ -180,12 +178,10 @@ TEST(GatewayTest, SurvivesACoordinatorThatComesAndGoes) {
 
 TEST(GatewayTest, StreamsEndWithAnErrorWhenTheCoordinatorDies) {
   TestService service;
-  std::atomic<bool> stop = false;
-  service.coordinator.SetScript([&stop](const v1::GenerateRequest&, grpc::ServerContext& context,
-                                        FakeCoordinator::Writer& writer) {
+  service.coordinator.SetScript([](const v1::GenerateRequest&, grpc::ServerContext& context,
+                                   FakeCoordinator::Writer& writer) {
     FakeCoordinator::SendToken(writer, 1);
-    while (!stop && !context.IsCancelled()) usleep(1000);
-    return grpc::Status::CANCELLED;
+    return FakeCoordinator::HangUntilCancelled(context);
   });
   RawClient client = service.Connect();
   client.Send(Post(kChat, kHelloStream));
@@ -195,7 +191,6 @@ TEST(GatewayTest, StreamsEndWithAnErrorWhenTheCoordinatorDies) {
   std::string rest;
   client.ReadUntil("\"error\"", rest);
   EXPECT_THAT(rest, AllOf(HasSubstr("data: {\"error\""), Not(HasSubstr("[DONE]"))));
-  stop = true;
 }
 
 TEST(GatewayTest, ListsModels) {
@@ -284,21 +279,21 @@ TEST(GatewayTest, OneFailedPromptCancelsTheOthers) {
 }
 
 TEST(GatewayTest, SendsCommentsWhileNothingHappens) {
+  Tally go;
   TestService service({.comment_interval = Milliseconds(30)});
-  std::atomic<bool> go = false;
-  service.coordinator.SetScript([&go](const v1::GenerateRequest&, grpc::ServerContext& context,
-                                      FakeCoordinator::Writer& writer) {
-    while (!go && !context.IsCancelled()) usleep(1000);
-    FakeCoordinator::SendToken(writer, 1);
-    FakeCoordinator::SendFinished(writer, v1::FINISH_REASON_STOP, 1, 1);
-    return grpc::Status::OK;
-  });
+  service.coordinator.SetScript(
+      [&go](const v1::GenerateRequest&, grpc::ServerContext&, FakeCoordinator::Writer& writer) {
+        go.Await(1);
+        FakeCoordinator::SendToken(writer, 1);
+        FakeCoordinator::SendFinished(writer, v1::FINISH_REASON_STOP, 1, 1);
+        return grpc::Status::OK;
+      });
   RawClient client = service.Connect();
   client.Send(Post(kChat, kHelloStream));
   std::string begin;
   ASSERT_TRUE(client.ReadUntil(": keep-alive", begin));
   ASSERT_TRUE(client.ReadUntil(": keep-alive", begin));
-  go = true;
+  go.Add();
   ASSERT_TRUE(client.ReadUntil("[DONE]", begin));
   EXPECT_THAT(begin, HasSubstr(" t1"));
 }
@@ -319,15 +314,15 @@ TEST(GatewayTest, DropsAClientThatDoesNotRead) {
 }
 
 TEST(GatewayTest, DrainsRunningRequestsAndRefusesNewOnes) {
+  Tally go;
   TestService service({.drain_seconds = 30});
-  std::atomic<bool> go = false;
-  service.coordinator.SetScript([&go](const v1::GenerateRequest&, grpc::ServerContext& context,
-                                      FakeCoordinator::Writer& writer) {
-    FakeCoordinator::SendToken(writer, 1);
-    while (!go && !context.IsCancelled()) usleep(1000);
-    FakeCoordinator::SendFinished(writer, v1::FINISH_REASON_STOP, 1, 1);
-    return grpc::Status::OK;
-  });
+  service.coordinator.SetScript(
+      [&go](const v1::GenerateRequest&, grpc::ServerContext&, FakeCoordinator::Writer& writer) {
+        FakeCoordinator::SendToken(writer, 1);
+        go.Await(1);
+        FakeCoordinator::SendFinished(writer, v1::FINISH_REASON_STOP, 1, 1);
+        return grpc::Status::OK;
+      });
   RawClient idle = service.Connect();
   idle.Send(Get("/health"));
   ASSERT_EQ(idle.Read().status, 200);
@@ -342,7 +337,7 @@ TEST(GatewayTest, DrainsRunningRequestsAndRefusesNewOnes) {
   EXPECT_TRUE(refused.HasField("connection: close"));
   EXPECT_TRUE(refused.HasField("retry-after: "));
   EXPECT_EQ(service.Ask(Get("/ready")).status, 503);
-  go = true;
+  go.Add();
   EXPECT_TRUE(running.ReadUntil("[DONE]", stream));
 }
 
