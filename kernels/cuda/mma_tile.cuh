@@ -15,6 +15,10 @@ constexpr int kMmaTileWarps = 4;
 constexpr int kMmaTileThreads = kMmaTileWarps * kWarpLanes;
 constexpr int kMmaTileM = kMmaTileWarps * 2 * kRowBlock;
 
+// Formats whose slices take so many registers that the largest tile must be smaller.
+template <QuantType kType>
+constexpr bool kHasWideSlices = sizeof(typename WeightFormat<kType>::Slice) > 48;
+
 // What one instance needs of a multiprocessor.
 template <QuantType kType, int kN>
 struct MmaTileShape {
@@ -24,7 +28,8 @@ struct MmaTileShape {
   static constexpr int kSharedBytes = kTableBytes + kStages * kStageBytes;
   // Registers for two sets of weights beside the sums, or for one that is refilled late.
   static constexpr bool kDoubleBuffer = kN < 64;
-  static constexpr int kBlocks = kN == 128 ? 2 : kN == 64 ? 3 : 4;  // of a multiprocessor
+  // Blocks of a multiprocessor, as registers allow.
+  static constexpr int kBlocks = kN > 64 || kHasWideSlices<kType> ? 2 : kN == 64 ? 3 : 4;
 };
 
 #if __CUDA_ARCH__ >= 750
@@ -87,9 +92,11 @@ class MmaTile {
     }
   }
 
-  // Starts the copy of this thread's part of one k64 step, of `groups` live row groups.
-  __device__ __forceinline__ void StartCopy(const uint8_t* from, int groups, int step) const {
+  // Starts the copy of this thread's part of one k64 step, of `groups` live row groups; `x` is
+  // where it begins in the tiles, in units of 16 bytes.
+  __device__ __forceinline__ void StartCopy(uint32_t x, int groups, int step) const {
     const int thread = static_cast<int>(threadIdx.x);
+    const uint8_t* const from = args_.x_tiles + static_cast<uint64_t>(x) * 16;
     const uint32_t to = ring_address_ + step % Shape::kStages * Shape::kStageBytes + thread * 16;
     constexpr int kBytesAtOnce = kMmaTileThreads * 16;  // two row groups
 #pragma unroll
@@ -100,13 +107,14 @@ class MmaTile {
 
   __device__ __forceinline__ void Multiply(const TileItem& item, float (&sums)[2][kSubTiles][4]) {
     constexpr PackedShape kShape = Format::kShape;
-    const int64_t block_bytes = RowBlockBytes(kShape, args_.k);
-    const uint8_t* weights[2];
+    // Offsets in units of 16 bytes rather than pointers: one register each.
+    uint32_t weights[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // A row block beyond the matrix reads the last one; its results are not stored.
       const int row_block = min(FirstRowBlock(item, Thread()) + i, args_.row_blocks - 1);
-      weights[i] = args_.weights + item.expert * args_.expert_bytes + row_block * block_bytes;
+      weights[i] = static_cast<uint32_t>(
+          (item.expert * args_.expert_bytes + row_block * RowBlockBytes(kShape, args_.k)) / 16);
     }
     Slice now[2];
     Slice next[Shape::kDoubleBuffer ? 2 : 1];
@@ -114,13 +122,12 @@ class MmaTile {
     __syncthreads();  // All warps are done with the ring.
     const int rows = item.rows;
     const int groups = (rows + 7) / 8;
-    const int64_t step_bytes = static_cast<int64_t>(args_.x_row_groups) * kTileBytes;
-    const uint8_t* x = args_.x_tiles + static_cast<int64_t>(item.first_row / 8) * kTileBytes +
-                       static_cast<int>(threadIdx.x) * 16;
+    uint32_t x = static_cast<uint32_t>(item.first_row) * 8 + Thread();
 #pragma unroll
-    for (int step = 0; step < Shape::kStages - 1; ++step, x += step_bytes) {
+    for (int step = 0; step < Shape::kStages - 1; ++step) {
       if (step < args_.k / kTileK) StartCopy(x, groups, step);
       CommitCopies();
+      x += static_cast<uint32_t>(args_.x_row_groups) * (kTileBytes / 16);
     }
 #pragma unroll 1
     for (int slice = 0; slice < args_.k / (kGroups * kGroupK); ++slice) {
@@ -137,7 +144,7 @@ class MmaTile {
           StartCopy(x, groups, step + Shape::kStages - 1);
         }
         CommitCopies();
-        x += step_bytes;
+        x += static_cast<uint32_t>(args_.x_row_groups) * (kTileBytes / 16);
         const uint32_t tiles = LaneTiles(step);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -162,15 +169,16 @@ class MmaTile {
     }
   }
 
-  __device__ __forceinline__ void LoadSlices(const uint8_t* const (&weights)[2], int slice,
+  __device__ __forceinline__ void LoadSlices(const uint32_t (&weights)[2], int slice,
                                              Slice (&slices)[2]) const {
     constexpr PackedShape kShape = Format::kShape;
-    const int64_t offset = SliceOffset(kShape, slice);
-    const int64_t super = SliceOffset(kShape, slice & ~1) + 2 * kShape.slice_bytes;
+    const int offset = static_cast<int>(SliceOffset(kShape, slice));
+    const int super = static_cast<int>(SliceOffset(kShape, slice & ~1)) + 2 * kShape.slice_bytes;
     const int lane = Thread() % kWarpLanes;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      slices[i] = Format::Load(weights[i] + offset, weights[i] + super, lane);
+      const uint8_t* const block = args_.weights + static_cast<uint64_t>(weights[i]) * 16;
+      slices[i] = Format::Load(block + offset, block + super, lane);
     }
   }
 
@@ -320,11 +328,16 @@ KernelRow MmaTileRow(const char* name) {
 // The prompt tiles of one type.
 template <QuantType kType>
 void AppendMmaTileRows(std::vector<KernelRow>& rows) {
-  rows.push_back(MmaTileRow<kType, 128, true>("mma_tile_gate_up_128"));
+  if constexpr (kHasWideSlices<kType>) {
+    rows.push_back(MmaTileRow<kType, 96, true>("mma_tile_gate_up_96"));
+    rows.push_back(MmaTileRow<kType, 96, false>("mma_tile_plain_96"));
+  } else {
+    rows.push_back(MmaTileRow<kType, 128, true>("mma_tile_gate_up_128"));
+    rows.push_back(MmaTileRow<kType, 128, false>("mma_tile_plain_128"));
+  }
   rows.push_back(MmaTileRow<kType, 64, true>("mma_tile_gate_up_64"));
-  rows.push_back(MmaTileRow<kType, 16, true>("mma_tile_gate_up_16"));
-  rows.push_back(MmaTileRow<kType, 128, false>("mma_tile_plain_128"));
   rows.push_back(MmaTileRow<kType, 64, false>("mma_tile_plain_64"));
+  rows.push_back(MmaTileRow<kType, 16, true>("mma_tile_gate_up_16"));
   rows.push_back(MmaTileRow<kType, 16, false>("mma_tile_plain_16"));
 }
 
