@@ -9,7 +9,8 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
   WorkerConfig& config = result.config;
   CLI::App app("Runs the layers of one stage of a model for a warpline-coordinator");
   Flags flags(app, "warpline-worker");
-  flags.Add(app, "-m,--model", config.model, "GGUF file, or the first of its shards")->required();
+  CLI::Option* const model =
+      flags.Add(app, "-m,--model", config.model, "GGUF file, or the first of its shards");
   flags.Add(app, "--listen", config.listen, "Where the coordinator and the stage before dial");
   flags.Add(app, "-t,--threads", config.threads, "Compute threads; 0: all processors")
       ->check(IntegerRange(0, 1024));
@@ -34,7 +35,12 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
       ->check(IntegerRange(1, 3600));
   flags.AddFlag(app, "--verify", config.verify,
                 "Hash the whole model file, not only parts of it; as the coordinator does");
+  flags.AddFlag(app, "--doctor", config.doctor,
+                "Check every CUDA device, show what it can do, and end (77: there is none)");
   result.exit_code = flags.Parse(argc, argv);
+  if (!result.exit_code.has_value() && !config.doctor && model->count() == 0) {
+    result.exit_code = UsageError("warpline-worker", "--model is required");
+  }
   return result;
 }
 

@@ -17,6 +17,7 @@ struct WorkerConfig {
   std::string ple_io = "auto";  // how rows of an n-gram table are read: auto, direct, mmap, ram
   int ple_cache_mib = 256;      // memory for rows of the n-gram table, 0 to 2^20
   int ple_timeout_s = 30;       // longest wait for the rows of one step, 1 to 3600
+  bool doctor = false;          // only show what the CUDA devices are and can do
   bool verify = false;          // the fingerprint covers all bytes of the model
 };
 

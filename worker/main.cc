@@ -21,10 +21,12 @@
 #include "model/gguf.h"
 #include "model/mapped_file.h"
 #include "model/model_spec.h"
+#include "proto/deadline.h"
 #include "proto/grpc_server.h"
 #include "proto/peer_secret.h"
 #include "worker/config.h"
 #include "worker/control_service.h"
+#include "worker/doctor.h"
 #include "worker/edge_service.h"
 #include "worker/finite_weights.h"
 #include "worker/ple/ngram_source.h"
@@ -152,7 +154,7 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
   }).detach();
   NotifySupervisor("STOPPING=1");
   executor.Stop();
-  handle->server->Shutdown(std::chrono::system_clock::now() + kStreamEndLimit);
+  handle->server->Shutdown(DeadlineIn(kStreamEndLimit));
   return stop.exit_code();
 }
 
@@ -161,6 +163,7 @@ int Main(int argc, char** argv) {
   BlockSignals();
   const auto [config, exit_code] = ReadWorkerConfig(argc, argv);
   if (exit_code.has_value()) return *exit_code;
+  if (config.doctor) return RunDoctor();
   const absl::StatusOr<PeerSecret> secret = PeerSecret::Load(config.secret_file);
   if (!secret.ok()) return Fail(secret.status(), kExitUsage);
   if (const absl::Status status = CheckBindAllowed(config.listen, *secret); !status.ok()) {

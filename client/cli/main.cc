@@ -5,6 +5,7 @@
 #include "base/flags.h"
 #include "base/process.h"
 #include "client/cli/chat_command.h"
+#include "client/cli/doctor_command.h"
 #include "client/cli/eval_command.h"
 #include "client/cli/serve_command.h"
 #include "client/cli/status_command.h"
@@ -21,9 +22,10 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   Flags flags(app, "warpline");
   const std::vector<Command> commands = {
-      MakeServeCommand(app, flags),    MakeChatCommand(app, flags), MakeCompleteCommand(app, flags),
-      MakeTokenizeCommand(app, flags), MakePlanCommand(app, flags), MakeStatusCommand(app, flags),
-      MakeEvalCommand(app, flags)};
+      MakeServeCommand(app, flags),    MakeChatCommand(app, flags),
+      MakeCompleteCommand(app, flags), MakeTokenizeCommand(app, flags),
+      MakePlanCommand(app, flags),     MakeStatusCommand(app, flags),
+      MakeEvalCommand(app, flags),     MakeDoctorCommand(app, flags)};
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   for (const Command& command : commands) {
     if (command.app->parsed()) return command.run();
