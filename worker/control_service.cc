@@ -10,11 +10,12 @@
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "proto/deadline.h"
 #include "proto/grpc_status.h"
 #include "proto/stage_protocol.h"
+#include "proto/stream_writer.h"
 #include "worker/control_check.h"
 #include "worker/edge_client.h"
-#include "worker/stream_writer.h"
 
 namespace warpline {
 namespace {
@@ -70,13 +71,12 @@ class ControlReactor final : public grpc::ServerBidiReactor<v1::ControlRequest, 
 
   void Start() {
     self_ = shared_from_this();
-    assign_alarm_.Set(std::chrono::system_clock::now() + kAssignLimit,
-                      [weak = weak_from_this()](bool expired) {
-                        const std::shared_ptr<ControlReactor> self = weak.lock();
-                        if (expired && self != nullptr) {
-                          self->End(absl::DeadlineExceededError("no assignment came in time"));
-                        }
-                      });
+    assign_alarm_.Set(DeadlineIn(kAssignLimit), [weak = weak_from_this()](bool expired) {
+      const std::shared_ptr<ControlReactor> self = weak.lock();
+      if (expired && self != nullptr) {
+        self->End(absl::DeadlineExceededError("no assignment came in time"));
+      }
+    });
     StartRead(&request_);
   }
 

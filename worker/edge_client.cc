@@ -14,9 +14,9 @@
 #include "proto/grpc_server.h"
 #include "proto/grpc_status.h"
 #include "proto/stage_protocol.h"
+#include "proto/stream_writer.h"
 #include "worker/edge_slots.h"
 #include "worker/step_proto.h"
-#include "worker/stream_writer.h"
 
 namespace warpline {
 namespace {

@@ -9,9 +9,10 @@
 #include "base/error_detail.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "proto/deadline.h"
 #include "proto/grpc_status.h"
 #include "proto/stage_protocol.h"
-#include "worker/stream_writer.h"
+#include "proto/stream_writer.h"
 
 namespace warpline {
 namespace {
@@ -91,13 +92,12 @@ class EdgeReactor final : public grpc::ServerBidiReactor<v1::EdgeMessage, v1::Ed
 
   void Start() {
     self_ = shared_from_this();
-    hello_alarm_.Set(std::chrono::system_clock::now() + kHelloLimit,
-                     [weak = weak_from_this()](bool expired) {
-                       const std::shared_ptr<EdgeReactor> self = weak.lock();
-                       if (expired && self != nullptr) {
-                         self->End(absl::DeadlineExceededError("no edge hello came in time"));
-                       }
-                     });
+    hello_alarm_.Set(DeadlineIn(kHelloLimit), [weak = weak_from_this()](bool expired) {
+      const std::shared_ptr<EdgeReactor> self = weak.lock();
+      if (expired && self != nullptr) {
+        self->End(absl::DeadlineExceededError("no edge hello came in time"));
+      }
+    });
     StartRead(&message_);
   }
 

@@ -30,6 +30,12 @@ class StreamWriter {
   // As Send, but waits while `most` messages or more are under way.
   bool SendWithin(Message message, size_t most) { return Enqueue(std::move(message), most); }
 
+  // Messages under way, the write in flight included.
+  size_t size() const {
+    MutexLock lock(mutex_);
+    return messages_.size();
+  }
+
   // The write in flight has ended; `ok` as gRPC says.
   void WriteDone(bool ok) {
     const Message* next = nullptr;
@@ -84,7 +90,7 @@ class StreamWriter {
 
   const std::function<void(const Message&)> start_write_;
   const std::function<void(const absl::Status&)> finish_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar room_;
   std::deque<Message> messages_ ABSL_GUARDED_BY(mutex_);  // The front is the write in flight.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;           // Nothing further gets in.
