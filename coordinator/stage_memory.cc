@@ -34,6 +34,14 @@ int64_t AttentionBytes(int64_t head_dim) {
   return (2 * kTileTokens * padded + kTileRows * (kTileTokens + 4 + padded)) * kFloat;
 }
 
+// Matrices lie in blocks of 32 MiB, larger ones in blocks of their own: of the last huge page of a
+// block one half is empty, on average.
+int64_t WeightSlack(int64_t weight_bytes) {
+  constexpr int64_t kBlockBytes = int64_t{32} << 20;
+  if (weight_bytes < kHugePageBytes) return kHugePageBytes - weight_bytes;
+  return (weight_bytes + kBlockBytes - 1) / kBlockBytes * (kHugePageBytes / 2);
+}
+
 // Working room of one compute thread.
 int64_t ThreadBytes(const ModelSpec& spec, LayerRange layers, int64_t context) {
   bool attends = false;
@@ -82,10 +90,7 @@ StageMemory MemoryOfStage(const ModelSpec& spec, const StageMemoryArgs& args) {
   memory.caches =
       CacheBytesOf(spec, args.layers, FormatOf(args.kv_type), args.page_count, args.slot_count);
   memory.step = StepBytesOf(spec, args.layers, args.step_rows, args.context);
-  // Small matrices share huge pages, the last of which is not full.
-  const int64_t weight_slack =
-      (kHugePageBytes - args.weight_bytes % kHugePageBytes) % kHugePageBytes;
-  memory.process = kIdleBytes + weight_slack + kHeaderCopies * args.header_bytes +
+  memory.process = kIdleBytes + WeightSlack(args.weight_bytes) + kHeaderCopies * args.header_bytes +
                    args.thread_count * ThreadBytes(spec, args.layers, args.context);
   const int ple_layer = spec.ple.layer;
   if (spec.ple.present() && args.layers.begin <= ple_layer && ple_layer < args.layers.end) {

@@ -44,32 +44,41 @@ StageMemoryArgs ArgsFor(LayerRange layers) {
 }
 
 TEST(StageMemoryTest, AProcessIsAWorkerTheHeaderAndThreads) {
+  // And what 4 MiB of weights leave of a huge page.
   const StageMemory memory = MemoryOfStage(HybridModel(), ArgsFor({0, 1}));
   EXPECT_EQ(memory.weights, 4 << 20);
-  EXPECT_EQ(memory.process, kIdle + 2 * 1000 + 3 * kThread);
+  EXPECT_EQ(memory.process, kIdle + (1 << 20) + 2 * 1000 + 3 * kThread);
   EXPECT_EQ(memory.ngrams, 0) << "another stage has the layer of the table";
   EXPECT_EQ(memory.sum(), memory.weights + memory.caches + memory.step + memory.process);
 }
 
-TEST(StageMemoryTest, TheLastHugePageOfTheWeightsIsNotFull) {
-  StageMemoryArgs args = ArgsFor({0, 1});
-  const int64_t full = MemoryOfStage(HybridModel(), args).process;
-  args.weight_bytes -= 1000;
-  EXPECT_EQ(MemoryOfStage(HybridModel(), args).process, full + 1000);
+TEST(StageMemoryTest, TheLastHugePageOfABlockOfWeightsIsHalfEmpty) {
+  const auto process = [](int64_t weight_bytes) {
+    StageMemoryArgs args = ArgsFor({0, 1});
+    args.weight_bytes = weight_bytes;
+    return MemoryOfStage(HybridModel(), args).process;
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  const int64_t without = kIdle + 2 * 1000 + 3 * kThread;
+  EXPECT_EQ(process(1000), without + 2 * kMiB - 1000) << "weights of less than a page fill one";
+  EXPECT_EQ(process(32 * kMiB), without + kMiB);
+  EXPECT_EQ(process(100 * kMiB), without + 4 * kMiB);
 }
 
 TEST(StageMemoryTest, EveryThreadHasRoomForAttention) {
   const ModelSpec spec = HybridModel();
   // Keys and values of 64 tokens; 96 rows with 64 scores, 4 numbers and a sum. Heads of 24 take 32.
   constexpr int64_t kTile = (2 * 64 * 32 + 96 * (64 + 4 + 32)) * 4;
-  EXPECT_EQ(MemoryOfStage(spec, ArgsFor({2, 3})).process, kIdle + 2 * 1000 + 3 * (kThread + kTile));
+  EXPECT_EQ(MemoryOfStage(spec, ArgsFor({2, 3})).process,
+            kIdle + (1 << 20) + 2 * 1000 + 3 * (kThread + kTile));
   // 16 rows score 1,024 blocks, 64 at a time; twice 128 blocks with their scores are sorted.
   constexpr int64_t kScores = (16 * 1024 + 16 * 64) * 4 + 2 * 128 * 8;
   EXPECT_EQ(MemoryOfStage(spec, ArgsFor({2, 4})).process,
-            kIdle + 2 * 1000 + 3 * (kThread + kTile + kScores));
+            kIdle + (1 << 20) + 2 * 1000 + 3 * (kThread + kTile + kScores));
   StageMemoryArgs dense = ArgsFor({2, 4});
   dense.context = 512;  // as many as the budget
-  EXPECT_EQ(MemoryOfStage(spec, dense).process, kIdle + 2 * 1000 + 3 * (kThread + kTile));
+  EXPECT_EQ(MemoryOfStage(spec, dense).process,
+            kIdle + (1 << 20) + 2 * 1000 + 3 * (kThread + kTile));
 }
 
 TEST(StageMemoryTest, ATableThatFitsIsCopied) {
