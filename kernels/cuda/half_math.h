@@ -57,6 +57,12 @@ WL_INLINE uint32_t HalfFromFloat(float value) {
 #endif
 }
 
+// N consecutive 32-bit words of one lane.
+template <int kCount>
+struct Words {
+  uint32_t w[kCount];
+};
+
 WL_INLINE uint32_t PackHalves(uint32_t low, uint32_t high) { return low | high << 16; }
 
 #ifndef __CUDA_ARCH__

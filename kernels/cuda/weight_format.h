@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "kernels/cuda/half_math.h"
+#include "kernels/cuda/packed_fields.h"
 #include "kernels/cuda/packed_layout.h"
 #include "kernels/cuda/raw_codes.h"
 #include "kernels/quant_decode_blocks.h"
@@ -60,12 +61,6 @@ WL_HOST_DEVICE inline int WeightShift(float max_abs) {
   }
   return 11 - exponent;
 }
-
-// N consecutive 32-bit words of one lane.
-template <int kCount>
-struct Words {
-  uint32_t w[kCount];
-};
 
 // A lane's words from global memory that no kernel writes meanwhile; aligned to their size, at most
 // 16 bytes a load.
@@ -182,29 +177,6 @@ WL_INLINE uint32_t ProductOfThree(uint32_t code, uint32_t scale, uint32_t d) {
   const uint32_t product = Mul2(code, scale);
   const uint32_t rest = Fma2(code, scale, Negate2(product));
   return Fma2(product, d, Mul2(rest, d));
-}
-
-// What makes a small integer in the low bits of a half 1024 + that integer.
-constexpr uint32_t kBias1024 = Twice(0x6400);
-
-// Pair `pair` of a word of PackFields(.., 4), in place: nibbles at bit 0 of each half for even
-// pairs, at bit 4 for odd ones. `bits` are set too.
-WL_INLINE uint32_t NibblePair(uint32_t word, int pair, uint32_t bits) {
-  return AndOr(pair < 2 ? word : word >> 8, Twice(pair % 2 == 0 ? 0x000F : 0x00F0), bits);
-}
-
-// Sets in `fields` the fifth bits above NibblePair's nibbles; `plane` is a row's PackFields(.., 1)
-// of the four groups, group j at bit 4 * j.
-WL_INLINE uint32_t FifthBits(uint32_t plane, int group, int pair, uint32_t fields) {
-  const int target = pair % 2 == 0 ? 4 : 8;
-  return AndOr(Shift(plane, 4 * group + pair - target), Twice(1u << target), fields);
-}
-
-// Codes as NibblePair and FifthBits place them over kBias1024, less kBias.
-template <int kBias>
-WL_INLINE uint32_t UnbiasedPair(uint32_t fields, int pair) {
-  if (pair % 2 == 0) return Add2(fields, Twice(HalfOfInteger(-1024 - kBias)));
-  return Fma2(fields, Twice(0x2C00), Twice(HalfOfInteger(-64 - kBias)));  // a sixteenth
 }
 
 }  // namespace warpline::cuda

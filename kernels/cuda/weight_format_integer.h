@@ -4,9 +4,10 @@
 
 namespace warpline::cuda {
 
-// Q4_0 and Q5_0. Piece: 16 bytes a lane of nibbles of row g (a word for each group), the same of
-// row g + 8, Q5_0: 8 bytes a lane of fifth bits (row g, row g + 8), 16 bytes of d for each g (a
-// word for each group: rows g and g + 8).
+// Q4_0 and Q5_0. Piece: 16 bytes a lane of codes of row g (CodeFields' four words), the same of row
+// g
+// + 8, Q5_0: 8 bytes a lane of last words (row g, row g + 8), 16 bytes of d for each g (a word for
+// each group: rows g and g + 8).
 template <QuantType kType, bool kFifth>
 struct NibbleFormat {
   static constexpr int kScalesAt = kFifth ? 1280 : 1024;
@@ -15,14 +16,14 @@ struct NibbleFormat {
   static constexpr int kTableBytes = 0;
 
   struct Slice {
-    Words<4> codes[2];
-    Words<2> fifth;
+    CodeWords codes[2];
     Words<4> d;
   };
 
   WL_INLINE static Slice Load(const uint8_t* piece, const uint8_t*, int lane) {
-    return {{LoadWords<4>(piece + 16 * lane), LoadWords<4>(piece + 512 + 16 * lane)},
-            kFifth ? LoadWords<2>(piece + 1024 + 8 * lane) : Words<2>{},
+    const Words<2> last = kFifth ? LoadWords<2>(piece + 1024 + 8 * lane) : Words<2>{};
+    return {{{LoadWords<4>(piece + 16 * lane), last.w[0]},
+             {LoadWords<4>(piece + 512 + 16 * lane), last.w[1]}},
             LoadWords<4>(piece + kScalesAt + lane / 4 * 16)};
   }
 
@@ -33,10 +34,9 @@ struct NibbleFormat {
       const uint32_t d = BroadcastRow(slice.d.w[group], h);
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        uint32_t fields = NibblePair(slice.codes[h].w[group], pair, kBias1024);
-        if constexpr (kFifth) fields = FifthBits(slice.fifth.w[h], group, pair, fields);
-        FragmentOf(step0, step1, h, pair) =
-            Mul2(UnbiasedPair < kFifth ? 16 : 8 > (fields, pair), d);
+        const uint32_t fields = Fields::Pair(slice.codes[h], group, pair, kBias1024);
+        const uint32_t code = Unbiased < kFifth ? 16 : 8 > (fields, Fields::Bit(group, pair));
+        FragmentOf(step0, step1, h, pair) = Mul2(code, d);
       }
     }
   }
@@ -45,8 +45,7 @@ struct NibbleFormat {
 
   WL_HOST_DEVICE static void PackLane(const RawRows& raw, int slice, int lane, uint8_t* piece,
                                       uint8_t*) {
-    uint32_t codes[2][4] = {};
-    uint32_t fifth[2] = {};
+    CodeWords codes[2] = {};
     uint32_t d[4] = {};
     WL_UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -54,19 +53,18 @@ struct NibbleFormat {
       for (int j = 0; j < 4; ++j) {
         const uint8_t* const block = FindBlock<Block>(raw, h, (4LL * slice + j) * kGroupK);
         if (block == nullptr) continue;
-        const Codes8 raw_codes = ReadCodes<kType>(block, lane % 4 * 8);
-        codes[h][j] = PackFields(raw_codes, 0, 4);
-        fifth[h] |= PackFields(raw_codes, 4, 1) << (4 * j);
+        Fields::Pack(ReadCodes<kType>(block, lane % 4 * 8), j, codes[h]);
         d[j] |= LoadU16(block) << (16 * h);
       }
-      StoreWords(codes[h], piece + 512 * h + 16 * lane);
+      StoreWords(codes[h].w.w, piece + 512 * h + 16 * lane);
     }
-    if constexpr (kFifth) StoreWords(fifth, piece + 1024 + 8 * lane);
+    if constexpr (kFifth) StoreWords({codes[0].last, codes[1].last}, piece + 1024 + 8 * lane);
     if (lane % 4 == 0) StoreWords(d, piece + kScalesAt + 4 * lane);
   }
 
  private:
   using Block = typename BlockOf<kType>::Type;
+  using Fields = CodeFields<kFifth>;
 };
 
 template <>
@@ -137,14 +135,14 @@ struct WeightFormat<QuantType::kQ6K> {
   static constexpr int kTableBytes = 0;
 
   struct Slice {
-    Words<4> codes[2];
+    CodeWords codes[2];
     Words<4> upper;
     Words<2> scales;
     uint32_t d;
   };
 
   WL_INLINE static Slice Load(const uint8_t* piece, const uint8_t* super, int lane) {
-    return {{LoadWords<4>(piece + 16 * lane), LoadWords<4>(piece + 512 + 16 * lane)},
+    return {{{LoadWords<4>(piece + 16 * lane), 0}, {LoadWords<4>(piece + 512 + 16 * lane), 0}},
             LoadWords<4>(piece + 1024 + 16 * lane),
             LoadWords<2>(piece + 1536 + lane / 2 * 8),
             LoadWords<1>(super + lane / 4 * 4).w[0]};
@@ -159,12 +157,11 @@ struct WeightFormat<QuantType::kQ6K> {
       const uint32_t upper = slice.upper.w[2 * h + group / 2];
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        const int target = pair % 2 == 0 ? 4 : 8;
-        const uint32_t nibbles = NibblePair(slice.codes[h].w[group], pair, kBias1024);
+        const int bit = Fields::Bit(group, pair);
+        const uint32_t nibbles = Fields::Pair(slice.codes[h], group, pair, kBias1024);
         const uint32_t fields =
-            AndOr(Shift(upper, group % 2 * 8 + 2 * pair - target), Twice(3u << target), nibbles);
-        FragmentOf(step0, step1, h, pair) =
-            ProductOfThree(UnbiasedPair<32>(fields, pair), scale, d);
+            AndOr(Shift(upper, group % 2 * 8 + 2 * pair - bit - 4), Twice(0x30u << bit), nibbles);
+        FragmentOf(step0, step1, h, pair) = ProductOfThree(Unbiased<32>(fields, bit), scale, d);
       }
     }
   }
@@ -173,7 +170,7 @@ struct WeightFormat<QuantType::kQ6K> {
 
   WL_HOST_DEVICE static void PackLane(const RawRows& raw, int slice, int lane, uint8_t* piece,
                                       uint8_t* super) {
-    uint32_t codes[2][4] = {};
+    CodeWords codes[2] = {};
     uint32_t upper[4] = {};
     uint32_t scales[2] = {};
     uint32_t d[1] = {};
@@ -186,17 +183,20 @@ struct WeightFormat<QuantType::kQ6K> {
         if (block == nullptr) continue;
         const int first = static_cast<int>(k % 256) + lane % 4 * 8;
         const Codes8 raw_codes = ReadCodes<QuantType::kQ6K>(block, first);
-        codes[h][j] = PackFields(raw_codes, 0, 4);
+        Fields::Pack(raw_codes, j, codes[h]);
         upper[2 * h + j / 2] |= PackFields(raw_codes, 4, 2) << (8 * (j % 2));
         scales[j / 2] |= (block[192 + first / 16] ^ 128u) << (16 * (j % 2) + 8 * h);
         d[0] |= j == 0 ? LoadU16(block + 208) << (16 * h) : 0;
       }
-      StoreWords(codes[h], piece + 512 * h + 16 * lane);
+      StoreWords(codes[h].w.w, piece + 512 * h + 16 * lane);
     }
     StoreWords(upper, piece + 1024 + 16 * lane);
     if (lane % 2 == 0) StoreWords(scales, piece + 1536 + 4 * lane);
     if (lane % 4 == 0 && slice % 2 == 0) StoreWords(d, super + lane);
   }
+
+ private:
+  using Fields = CodeFields<false>;
 };
 
 }  // namespace warpline::cuda

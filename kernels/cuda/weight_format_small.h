@@ -54,21 +54,6 @@ struct WeightFormat<QuantType::kQ1_0> {
   }
 };
 
-// Pair `pair` of group `group` from a row's two words of PackFields(.., 2), group j at bit 8 * (j %
-// 2) of word j / 2; in place, at bit 2 * pair, over kBias1024.
-WL_INLINE uint32_t TwoBitPair(uint32_t word, int group, int pair) {
-  return AndOr(word >> (8 * (group % 2)), Twice(3u << (2 * pair)), kBias1024);
-}
-
-// Such fields as integers less kBias.
-template <int kBias>
-WL_INLINE uint32_t UnbiasedSmallPair(uint32_t fields, int pair) {
-  if (pair == 0) return Add2(fields, Twice(HalfOfInteger(-1024 - kBias)));
-  if (pair == 1) return Fma2(fields, Twice(0x3400), Twice(HalfOfInteger(-256 - kBias)));
-  if (pair == 2) return Fma2(fields, Twice(0x2C00), Twice(HalfOfInteger(-64 - kBias)));
-  return Fma2(fields, Twice(0x2400), Twice(HalfOfInteger(-16 - kBias)));
-}
-
 // (code - 1) * d. Piece: 16 bytes a lane of codes (two words of row g, two of row g + 8; see
 // TwoBitPair); Q2_0: 8 bytes of d for each g (a word for each 64 values: rows g and g + 8). Super
 // (the others): d of rows g and g + 8 for each g.
@@ -102,8 +87,9 @@ struct TernaryFormat {
       const uint32_t d = BroadcastRow(slice.d.w[group / 2], h);
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
-        const uint32_t fields = TwoBitPair(slice.codes.w[2 * h + group / 2], group, pair);
-        FragmentOf(step0, step1, h, pair) = Mul2(UnbiasedSmallPair<1>(fields, pair), d);
+        const uint32_t fields =
+            TwoBitPair(slice.codes.w[2 * h + group / 2], group, pair, kBias1024);
+        FragmentOf(step0, step1, h, pair) = Mul2(Unbiased<1>(fields, 2 * pair), d);
       }
     }
   }
@@ -178,11 +164,10 @@ struct WeightFormat<QuantType::kQ3K> {
       WL_UNROLL
       for (int pair = 0; pair < 4; ++pair) {
         const int target = 2 * pair + 2;
-        const uint32_t low = TwoBitPair(slice.codes.w[2 * h + group / 2], group, pair);
+        const uint32_t low = TwoBitPair(slice.codes.w[2 * h + group / 2], group, pair, kBias1024);
         const uint32_t fields =
             AndOr(Shift(slice.third.w[h], 4 * group + pair - target), Twice(1u << target), low);
-        FragmentOf(step0, step1, h, pair) =
-            Mul2(Mul2(UnbiasedSmallPair<4>(fields, pair), scale), d);
+        FragmentOf(step0, step1, h, pair) = Mul2(Mul2(Unbiased<4>(fields, 2 * pair), scale), d);
       }
     }
   }
