@@ -53,10 +53,8 @@ Engine::~Engine() {
   inbox_->Push(StopEvent{});
   if (thread_.joinable()) thread_.join();
   inbox_->Close();
-  // What the streams still wait for; those that end later see the closed inbox.
-  while (std::optional<EngineEvent> event = inbox_->Pop()) {
-    if (auto* const closing = std::get_if<LinkClosingEvent>(&*event)) pipeline_.OnClosing(*closing);
-  }
+  // Ended streams go on this thread; those that end later see the closed inbox.
+  while (inbox_->Pop().has_value()) continue;
 }
 
 bool Engine::HasRoomForCallers() const {
@@ -130,7 +128,6 @@ void Engine::AwaitLinks(const std::function<bool()>& done) {
   while (!done()) {
     std::optional<EngineEvent> event = inbox_->PopUntil(deadline);
     if (!event.has_value()) return;
-    if (auto* const closing = std::get_if<LinkClosingEvent>(&*event)) pipeline_.OnClosing(*closing);
     if (auto* const ended = std::get_if<LinkEndedEvent>(&*event)) {
       pipeline_.OnEnded(ended->link, ended->status);
     }
@@ -210,7 +207,6 @@ void Engine::Handle(ControlReplyEvent& event) {
 }
 
 void Engine::Handle(EdgeAckEvent& event) { Apply(pipeline_.OnEdgeAck(event.link, event.ack)); }
-void Engine::Handle(LinkClosingEvent& event) { pipeline_.OnClosing(event); }
 void Engine::Handle(LinkEndedEvent& event) { Apply(pipeline_.OnEnded(event.link, event.status)); }
 
 void Engine::Handle(StatusEvent& event) {

@@ -81,7 +81,6 @@ class Engine {
   void Handle(ResumeEvent&) {}
   void Handle(ControlReplyEvent& event);
   void Handle(EdgeAckEvent& event);
-  void Handle(LinkClosingEvent& event);
   void Handle(LinkEndedEvent& event);
   void Handle(StatusEvent& event);
   void Handle(DrainEvent& event);

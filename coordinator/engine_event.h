@@ -42,12 +42,6 @@ struct EdgeAckEvent {
   LinkId link;
   v1::EdgeAck ack;
 };
-// Nothing further can be read: nothing further may be written. The engine calls `release` once it
-// has forgotten the stream, then LinkEndedEvent follows.
-struct LinkClosingEvent {
-  LinkId link;
-  std::function<void()> release;
-};
 struct LinkEndedEvent {
   LinkId link;
   absl::Status status;
@@ -69,9 +63,9 @@ struct FailAllEvent {
 // Workers are told to stop; the engine thread ends.
 struct StopEvent {};
 
-using EngineEvent = std::variant<SubmitEvent, CancelEvent, ResumeEvent, ControlReplyEvent,
-                                 EdgeAckEvent, LinkClosingEvent, LinkEndedEvent, StatusEvent,
-                                 DrainEvent, FailAllEvent, StopEvent>;
+using EngineEvent =
+    std::variant<SubmitEvent, CancelEvent, ResumeEvent, ControlReplyEvent, EdgeAckEvent,
+                 LinkEndedEvent, StatusEvent, DrainEvent, FailAllEvent, StopEvent>;
 
 // Shared with the streams, which may end after the engine.
 using EngineInbox = BoundedQueue<EngineEvent>;

@@ -203,11 +203,6 @@ Pipeline::Change Pipeline::OnEdgeAck(const LinkId& link, const v1::EdgeAck& ack)
   return Change::kOpened;
 }
 
-void Pipeline::OnClosing(const LinkClosingEvent& closing) {
-  stages_[closing.link.stage].client->Forget(closing.link);
-  closing.release();
-}
-
 Pipeline::Change Pipeline::OnEnded(const LinkId& link, const absl::Status& status) {
   --link_count_;
   if (link.is_edge) {

@@ -51,7 +51,6 @@ class Pipeline {
   // IsCurrentReply.
   Change OnReply(const LinkId& link, const v1::ControlReply& reply);
   Change OnEdgeAck(const LinkId& link, const v1::EdgeAck& ack);
-  void OnClosing(const LinkClosingEvent& closing);
   Change OnEnded(const LinkId& link, const absl::Status& status);
   // `stage` says that it has lost the next one, whose own stream may end later.
   Change OnEdgeFailure(int stage);

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/status.h"
-#include "coordinator/write_queue.h"
 #include "proto/grpc_server.h"
 #include "proto/grpc_status.h"
 #include "proto/stage.grpc.pb.h"
+#include "proto/stream_writer.h"
 
 namespace warpline {
 namespace {
@@ -21,8 +21,7 @@ EdgeAckEvent EventOf(const LinkId& link, v1::EdgeAck ack) {
   return {.link = link, .ack = std::move(ack)};
 }
 
-// One stream. gRPC holds it until OnDone; the engine thread writes into it until it has released
-// the hold, so that no write can meet the stream's end.
+// One stream. gRPC holds it until OnDone; the engine thread may write into it for longer.
 template <typename Out, typename In>
 class LinkStream final : public grpc::ClientBidiReactor<Out, In>,
                          public std::enable_shared_from_this<LinkStream<Out, In>> {
@@ -37,48 +36,37 @@ class LinkStream final : public grpc::ClientBidiReactor<Out, In>,
   void Start(const Call& call, Out first) {
     self_ = this->shared_from_this();
     call(&context_, this);
-    this->AddHold();
+    this->AddHold();  // Writes start outside of callbacks; the writer's end drops it.
     Send(std::move(first));
     this->StartRead(&incoming_);
     this->StartCall();
   }
 
-  void Send(Out message) {
-    if (const Out* next = writes_.Push(std::move(message)); next != nullptr) this->StartWrite(next);
-  }
+  void Send(Out message) { writer_.Send(std::move(message)); }
   void Cancel() { context_.TryCancel(); }
-  const LinkId& link() const { return link_; }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {
-      writes_.Close();
-      const bool told =
-          Tell(LinkClosingEvent{.link = link_, .release = [this] { this->RemoveHold(); }});
-      if (!told) this->RemoveHold();  // The engine is gone: nobody writes any more.
-      return;
-    }
+    if (!ok) return writer_.Finish(absl::OkStatus(), /*drain=*/false);  // OnDone says why.
     Tell(EventOf(link_, std::move(incoming_)));
     incoming_.Clear();
     this->StartRead(&incoming_);
   }
 
-  void OnWriteDone(bool) override {  // That a stream is broken is told by its read.
-    if (const Out* next = writes_.Next(); next != nullptr) this->StartWrite(next);
-  }
+  void OnWriteDone(bool ok) override { writer_.WriteDone(ok); }
 
   void OnDone(const grpc::Status& status) override {
     Tell(LinkEndedEvent{.link = link_, .status = FromGrpc(status), .stream = std::move(self_)});
   }
 
  private:
-  // False once the engine is gone. Until then the inbox has room for all that steps in flight can
-  // give.
-  bool Tell(EngineEvent event) { return inbox_->TryPush(std::move(event)); }
+  // Until the engine is gone the inbox has room for all that steps in flight can give.
+  void Tell(EngineEvent event) { (void)inbox_->TryPush(std::move(event)); }
 
   const LinkId link_;
   const std::shared_ptr<EngineInbox> inbox_;
   grpc::ClientContext context_;
-  WriteQueue<Out> writes_;
+  StreamWriter<Out> writer_{[this](const Out& message) { this->StartWrite(&message); },
+                            [this](const absl::Status&) { this->RemoveHold(); }};
   In incoming_;  // The one read in flight.
   std::shared_ptr<LinkStream> self_;
 };
@@ -145,11 +133,6 @@ void StageClient::CancelControl() {
 
 void StageClient::CancelEdge() {
   if (impl_->edge != nullptr) impl_->edge->Cancel();
-}
-
-void StageClient::Forget(const LinkId& link) {
-  if (impl_->control != nullptr && impl_->control->link() == link) impl_->control.reset();
-  if (impl_->edge != nullptr && impl_->edge->link() == link) impl_->edge.reset();
 }
 
 }  // namespace warpline

@@ -27,9 +27,6 @@ class StageClient {
   void CancelControl();
   void CancelEdge();
 
-  // Writes nothing more into the stream; to be called before LinkClosingEvent::release.
-  void Forget(const LinkId& link);
-
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
