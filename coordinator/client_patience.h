@@ -4,25 +4,23 @@
 #include <chrono>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 
 namespace warpline {
 
 class ClientPatience {
  public:
   // `deadline` is that of a call that has just come.
-  explicit ClientPatience(std::chrono::system_clock::time_point deadline)
-      : deadline_(deadline), slack_(SlackOf(deadline - std::chrono::system_clock::now())) {}
+  explicit ClientPatience(SteadyTime deadline) : deadline_(deadline - SlackOf(deadline - Now())) {}
 
   // DeadlineExceeded when the call's time is over, Cancelled when the client has left before.
   absl::Status WhyEnded() const {
-    if (std::chrono::system_clock::now() >= deadline_ - slack_) {
-      return absl::DeadlineExceededError("the client's deadline has passed");
-    }
+    if (Now() >= deadline_) return absl::DeadlineExceededError("the call's deadline has passed");
     return absl::CancelledError("the client has left");
   }
 
  private:
-  using Duration = std::chrono::system_clock::duration;
+  using Duration = SteadyTime::duration;
 
   // The client's own timer ends a call a little before ours: it started earlier, and gRPC rounds
   // the time that it sends up, by at most a hundredth.
@@ -30,8 +28,7 @@ class ClientPatience {
     return left / 64 + std::chrono::duration_cast<Duration>(std::chrono::milliseconds(10));
   }
 
-  const std::chrono::system_clock::time_point deadline_;
-  const Duration slack_;
+  const SteadyTime deadline_;  // Less the slack.
 };
 
 }  // namespace warpline

@@ -72,6 +72,10 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
            "Longest time without progress of a worker that loads its layers, in seconds")
       ->check(IntegerRange(1, 86400));
   flags
+      .Add(app, "--request-timeout", config.request_timeout,
+           "For a generation or evaluation whose client sets no deadline, s")
+      ->check(IntegerRange(1, 7 * 86400));
+  flags
       .Add(app, "--drain-seconds", config.drain_seconds,
            "How long running requests may go on after SIGTERM")
       ->check(IntegerRange(0, 86400));

@@ -30,6 +30,7 @@ struct CoordinatorConfig {
   std::string secret_file;      // empty: no secret, then only local addresses
   int load_timeout_s = 600;     // of a worker that loads nothing more, 1 to 86,400
   int drain_seconds = 30;       // 0 to 86,400
+  int request_timeout = 86400;  // s, for a stream without a deadline; 1 to 604,800
   int watch_fd = -1;            // inherited descriptor whose end ends us; -1: none
   bool print_plan = false;
   bool verify = false;  // hash the whole file

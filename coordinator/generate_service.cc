@@ -6,12 +6,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "coordinator/client_patience.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/one_request_reactor.h"
 #include "coordinator/request_checks.h"
-#include "coordinator/stream_outbox.h"
 #include "coordinator/text_stream.h"
 #include "proto/grpc_status.h"
+#include "proto/stream_writer.h"
 
 namespace warpline {
 namespace {
@@ -22,30 +22,19 @@ constexpr auto kProgressInterval = std::chrono::seconds(1);
 
 // One call. gRPC, the tokenizer pool and the engine share it; it lives until gRPC is done with it
 // and nobody else holds it.
-class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
-                           public SequenceSink,
-                           public std::enable_shared_from_this<GenerateCall> {
+class GenerateCall final : public OneRequestReactor<v1::GenerateRequest, v1::GenerateResponse>,
+                           public SequenceSink {
  public:
-  GenerateCall(const ServiceContext& context, grpc::CallbackServerContext& call,
-               const v1::GenerateRequest& request)
-      : context_(context), call_(call), request_(request), patience_(call.deadline()) {}
+  GenerateCall(const ServiceContext& context, grpc::CallbackServerContext& call)
+      : OneRequestReactor(call, context.request_limit), context_(context), call_(call) {}
 
-  void Begin() {
-    self_ = shared_from_this();
-    if (const absl::Status status = Prepare(); !status.ok()) return Refuse(status);
-    // Token ids need no tokenizer, so they do not wait for its threads.
-    if (request_.has_tokens()) return Submit();
-    const absl::Status queued = context_.pool.Run([call = shared_from_this()] { call->Submit(); });
-    if (!queued.ok()) Refuse(queued);
-  }
-
-  // The rest of grpc::ServerWriteReactor: gRPC's threads.
-  void OnWriteDone(bool ok) override { Do(outbox_.Next(ok)); }
+  // gRPC's threads.
+  void OnWriteDone(bool ok) override { writer_.WriteDone(ok); }
   void OnCancel() override {
     cancelled_ = true;
-    if (const uint64_t id = sequence_id_; id != 0) context_.engine.Cancel(id, patience_.WhyEnded());
+    if (const uint64_t id = sequence_id_; id != 0)
+      context_.engine.Cancel(id, patience().WhyEnded());
   }
-  void OnDone() override { self_.reset(); }
 
   // SequenceSink: the engine's thread.
   void OnAccepted() override {
@@ -65,11 +54,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   }
 
   Verdict OnToken(int32_t token_id) override {
-    if (outbox_.size() >= kMaxWaitingAnswers) return Verdict::kSlowReader;
+    if (writer_.size() >= kMaxWaitingAnswers) return Verdict::kSlowReader;
     ++completion_count_;
     v1::Delta& delta = *waiting_.emplace_back().mutable_delta();
     delta.add_token_ids(token_id);
-    if (!request_.ignore_eos() && context_.model.tokenizer->IsEndOfGeneration(token_id)) {
+    if (!request().ignore_eos() && context_.model.tokenizer->IsEndOfGeneration(token_id)) {
       return Verdict::kStop;
     }
     TextStream::Piece piece = text_->Push(token_id);
@@ -86,62 +75,70 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
       finished.set_text(text_->Finish());
       finished.mutable_usage()->set_prompt_tokens(prompt_count_);
       finished.mutable_usage()->set_completion_tokens(completion_count_);
-    } else if (outbox_.size() >= kMaxWaitingAnswers) {
+    } else if (writer_.size() >= kMaxWaitingAnswers) {
       call_.TryCancel();  // What waits would keep the stream open for as long as nobody reads.
     }
   }
 
   void Flush() override {
-    for (v1::GenerateResponse& response : waiting_) Do(outbox_.Push(std::move(response)));
+    for (v1::GenerateResponse& response : waiting_) writer_.Send(std::move(response));
     waiting_.clear();
-    if (end_.has_value()) Do(outbox_.End(*end_));
+    if (end_.has_value()) writer_.Finish(*end_, /*drain=*/true);
   }
 
  private:
+  void OnRequest(const absl::Status& status) override {
+    if (!status.ok()) return Refuse(status);
+    if (const absl::Status prepared = Prepare(); !prepared.ok()) return Refuse(prepared);
+    // Token ids need no tokenizer, so they do not wait for its threads.
+    if (request().has_tokens()) return Submit();
+    const absl::Status queued = context_.pool.Run([call = Shared()] { call->Submit(); });
+    if (!queued.ok()) Refuse(queued);
+  }
+
+  std::shared_ptr<GenerateCall> Shared() {
+    return std::static_pointer_cast<GenerateCall>(shared_from_this());
+  }
+
   // Checks what needs no tokenizer.
   absl::Status Prepare() {
-    WL_ASSIGN_OR_RETURN(sampling_, CheckSampling(request_.sampling(), context_.model.vocab_size,
+    WL_ASSIGN_OR_RETURN(sampling_, CheckSampling(request().sampling(), context_.model.vocab_size,
                                                  context_.model.tokenizer->suppressed_ids()));
-    WL_ASSIGN_OR_RETURN(const std::vector<std::string> stops, CheckStops(request_));
+    WL_ASSIGN_OR_RETURN(const std::vector<std::string> stops, CheckStops(request()));
     text_.emplace(*context_.model.tokenizer, stops);
     return absl::OkStatus();
   }
 
   void Submit() {
-    if (cancelled_) return Refuse(patience_.WhyEnded());
+    if (cancelled_) return Refuse(patience().WhyEnded());
     if (const absl::Status status = TrySubmit(); !status.ok()) Refuse(status);
   }
 
   absl::Status TrySubmit() {
-    SequenceRequest sequence{.sampling = sampling_, .sink = shared_from_this()};
-    WL_ASSIGN_OR_RETURN(sequence.tokens, PromptTokens(context_.model, request_));
+    SequenceRequest sequence{.sampling = sampling_, .sink = Shared()};
+    WL_ASSIGN_OR_RETURN(sequence.tokens, PromptTokens(context_.model, request()));
     prompt_count_ = static_cast<int64_t>(sequence.tokens.size());
     WL_ASSIGN_OR_RETURN(sequence.max_tokens,
-                        CheckLength(request_, prompt_count_, context_.model.context_length));
+                        CheckLength(request(), prompt_count_, context_.model.context_length));
     WL_ASSIGN_OR_RETURN(const uint64_t id, context_.engine.Submit(std::move(sequence)));
-    LogDebug("sequence=", id, " request=", request_.request_id(), " prompt=", prompt_count_);
+    LogDebug("sequence=", id, " request=", request().request_id(), " prompt=", prompt_count_);
     sequence_id_ = id;
     // The client may have left before the id was known to OnCancel.
-    if (cancelled_) context_.engine.Cancel(id, patience_.WhyEnded());
+    if (cancelled_) context_.engine.Cancel(id, patience().WhyEnded());
     return absl::OkStatus();
   }
 
   // Ends the call before the engine has it.
   void Refuse(const absl::Status& status) {
     context_.metrics.CountRequest(status);
-    Do(outbox_.End(status));
-  }
-
-  void Do(const StreamOutbox<v1::GenerateResponse>::Turn& turn) {
-    if (turn.write != nullptr) StartWrite(turn.write);
-    if (turn.finish.has_value()) Finish(ToGrpc(*turn.finish));
+    writer_.Finish(status, /*drain=*/true);
   }
 
   const ServiceContext& context_;
   grpc::CallbackServerContext& call_;
-  const v1::GenerateRequest& request_;  // gRPC's, until OnDone.
-  const ClientPatience patience_;
-  StreamOutbox<v1::GenerateResponse> outbox_;
+  StreamWriter<v1::GenerateResponse> writer_{
+      [this](const v1::GenerateResponse& response) { StartWrite(&response); },
+      [this](const absl::Status& status) { Finish(ToGrpc(status)); }};
   std::atomic<bool> cancelled_{false};
   std::atomic<uint64_t> sequence_id_{0};  // 0: the engine does not have it yet
 
@@ -153,17 +150,14 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   SteadyTime progress_at_;
   std::deque<v1::GenerateResponse> waiting_;  // for Flush
   std::optional<absl::Status> end_;
-
-  std::shared_ptr<GenerateCall> self_;  // gRPC's share.
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* StartGenerate(const ServiceContext& context,
-                                                              grpc::CallbackServerContext& call,
-                                                              const v1::GenerateRequest& request) {
-  auto reactor = std::make_shared<GenerateCall>(context, call, request);
-  reactor->Begin();
+grpc::ServerBidiReactor<v1::GenerateRequest, v1::GenerateResponse>* StartGenerate(
+    const ServiceContext& context, grpc::CallbackServerContext& call) {
+  auto reactor = std::make_shared<GenerateCall>(context, call);
+  reactor->Start();
   return reactor.get();
 }
 

@@ -21,6 +21,16 @@ grpc::ServerUnaryReactor* RunOnPool(TokenizerPool& pool, grpc::CallbackServerCon
   return reactor;
 }
 
+// The place of a method in the service, as the generated code counts.
+int MethodIndex(const std::string& name) {
+  const google::protobuf::MethodDescriptor* const method = v1::GenerateRequest::descriptor()
+                                                               ->file()
+                                                               ->FindServiceByName("Inference")
+                                                               ->FindMethodByName(name);
+  WL_CHECK(method != nullptr);
+  return method->index();
+}
+
 absl::Status Tokenise(const ServedModel& model, const v1::TokenizeRequest& request,
                       v1::TokenizeResponse& response) {
   absl::StatusOr<std::vector<int32_t>> ids = TokenizeInput(model, request);
@@ -34,14 +44,16 @@ absl::Status Tokenise(const ServedModel& model, const v1::TokenizeRequest& reque
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext* call, const v1::GenerateRequest* request) {
-  return StartGenerate(context_, *call, *request);
-}
-
-grpc::ServerWriteReactor<v1::EvaluateResponse>* InferenceService::Evaluate(
-    grpc::CallbackServerContext* call, const v1::EvaluateRequest* request) {
-  return StartEvaluate(context_, *call, *request);
+InferenceService::InferenceService(const ServiceContext& context) : context_(context) {
+  // As streams of both directions, so that a call is seen before its request: OneRequestReactor.
+  MarkMethodStreamed(
+      MethodIndex("Generate"),
+      new grpc::internal::CallbackBidiHandler<v1::GenerateRequest, v1::GenerateResponse>(
+          [this](grpc::CallbackServerContext* call) { return StartGenerate(context_, *call); }));
+  MarkMethodStreamed(
+      MethodIndex("Evaluate"),
+      new grpc::internal::CallbackBidiHandler<v1::EvaluateRequest, v1::EvaluateResponse>(
+          [this](grpc::CallbackServerContext* call) { return StartEvaluate(context_, *call); }));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* call,

@@ -1,6 +1,7 @@
 // The public service of a coordinator over gRPC: one reactor for each call.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "coordinator/engine.h"
@@ -17,25 +18,20 @@ struct ServiceContext {
   Engine& engine;
   TokenizerPool& pool;
   Metrics& metrics;
+  std::chrono::seconds request_limit;  // for a stream whose client has set no deadline
 };
 
 // generate_service.cc, evaluate_service.cc
-grpc::ServerWriteReactor<v1::GenerateResponse>* StartGenerate(const ServiceContext& context,
-                                                              grpc::CallbackServerContext& call,
-                                                              const v1::GenerateRequest& request);
-grpc::ServerWriteReactor<v1::EvaluateResponse>* StartEvaluate(const ServiceContext& context,
-                                                              grpc::CallbackServerContext& call,
-                                                              const v1::EvaluateRequest& request);
+grpc::ServerBidiReactor<v1::GenerateRequest, v1::GenerateResponse>* StartGenerate(
+    const ServiceContext& context, grpc::CallbackServerContext& call);
+grpc::ServerBidiReactor<v1::EvaluateRequest, v1::EvaluateResponse>* StartEvaluate(
+    const ServiceContext& context, grpc::CallbackServerContext& call);
 
 // Thread-safe. One object for each server: the same service cannot be part of two.
 class InferenceService final : public v1::Inference::CallbackService {
  public:
-  explicit InferenceService(const ServiceContext& context) : context_(context) {}
+  explicit InferenceService(const ServiceContext& context);
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* call, const v1::GenerateRequest* request) override;
-  grpc::ServerWriteReactor<v1::EvaluateResponse>* Evaluate(
-      grpc::CallbackServerContext* call, const v1::EvaluateRequest* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* call,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override;

@@ -21,6 +21,7 @@
 #include "coordinator/served_model.h"
 #include "coordinator/tokenizer_pool.h"
 #include "model/mapped_file.h"
+#include "proto/deadline.h"
 #include "proto/grpc_server.h"
 #include "proto/peer_secret.h"
 
@@ -28,6 +29,7 @@ namespace warpline {
 namespace {
 
 constexpr int kMaxRequestBytes = 16 << 20;  // Of one gRPC message from a client; documented.
+constexpr int kMaxStreams = 4096;           // Of one connection; more wait in the client.
 constexpr int kMaxTokenizerThreads = 4;
 constexpr size_t kTokenizerQueue = 1024;
 constexpr auto kCloseLimit = std::chrono::seconds(1);  // For streams after all requests ended.
@@ -92,6 +94,7 @@ class Servers {
       grpc::ServerBuilder builder;
       builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
       builder.SetMaxSendMessageSize(kMaxInternalMessageBytes);
+      builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
       builder.RegisterService(services_.back().get());
       WL_ASSIGN_OR_RETURN(ServerHandle handle, StartServer(builder, address));
       // By its name and as the whole server: clients ask for either.
@@ -117,7 +120,7 @@ class Servers {
 
   // Ends what still runs after the limit.
   void Stop() {
-    const auto deadline = std::chrono::system_clock::now() + kCloseLimit;
+    const gpr_timespec deadline = DeadlineIn(kCloseLimit);
     for (const std::unique_ptr<grpc::Server>& server : servers_) server->Shutdown(deadline);
   }
 
@@ -177,8 +180,12 @@ int Serve(const CoordinatorConfig& config, const Deployment& deployment) {
     servers.SetReady(ready, reason);
   };
   Engine engine(std::move(options), metrics);
-  const absl::Status started = servers.Start(
-      config.listen, {.model = *model, .engine = engine, .pool = pool, .metrics = metrics});
+  const absl::Status started =
+      servers.Start(config.listen, {.model = *model,
+                                    .engine = engine,
+                                    .pool = pool,
+                                    .metrics = metrics,
+                                    .request_limit = std::chrono::seconds(config.request_timeout)});
   if (!started.ok()) {
     servers.Stop();
     return Complain(kExitFailure, started.message());

@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "proto/deadline.h"
 #include "proto/grpc_server.h"
 #include "proto/grpc_status.h"
 
@@ -77,7 +78,7 @@ absl::Status InferenceClient::Evaluate(
 
 absl::StatusOr<v1::StatusResponse> InferenceClient::GetStatus(int timeout_seconds) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(timeout_seconds));
+  context.set_deadline(DeadlineIn(std::chrono::seconds(timeout_seconds)));
   v1::StatusResponse response;
   WL_RETURN_IF_ERROR(FromGrpc(stub_->Status(&context, v1::StatusRequest(), &response)));
   return response;

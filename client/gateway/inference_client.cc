@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "client/gateway/hide_addresses.h"
+#include "proto/deadline.h"
 #include "proto/grpc_server.h"
 #include "proto/grpc_status.h"
 #include "proto/inference.grpc.pb.h"
@@ -61,7 +62,7 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateRespons
 
   void Start(v1::Inference::Stub& stub, std::chrono::milliseconds timeout) {
     self_ = shared_from_this();
-    context_.set_deadline(std::chrono::system_clock::now() + timeout);
+    context_.set_deadline(DeadlineIn(timeout));
     stub.async()->Generate(&context_, &request_, this);
     AddHold();
     StartRead(&response_);
@@ -134,7 +135,7 @@ struct InferenceClient::Impl {
   void Call(Method method, Request request, std::chrono::milliseconds timeout,
             UnaryCallback<Response> done) {
     auto call = std::make_shared<UnaryCall<Request, Response>>(executor, std::move(request));
-    call->context.set_deadline(std::chrono::system_clock::now() + timeout);
+    call->context.set_deadline(DeadlineIn(timeout));
     method(*stub, &call->context, &call->request, &call->response,
            [call, done = std::move(done)](const grpc::Status& status) {
              asio::post(call->guard.get_executor(), [call, done, status] {
