@@ -210,6 +210,33 @@ TEST(StyleTest, EnvironmentIsReadByFlagsOnly) {
   }));
 }
 
+// A step of the wall clock must not end anything: waits and deadlines take the steady clock. What
+// shows a time to people is all in base/clock.h and base/log.cc.
+TEST(StyleTest, WallClockIsReadForShowOnly) {
+  EXPECT_NONE(Offences([](const Line& line) {
+    static const char* const kWallClocks[] = {
+        "system_clock",         "high_resolution_clock", "absl::Now",
+        "absl::GetCurrentTime", "CLOCK_REALTIME",        "gettimeofday(",
+        "time(nullptr)",        "sem_timedwait",         "pthread_cond_timedwait"};
+    static const std::set<std::string> kTestHelpers = {"coordinator/fake_worker_service.cc",
+                                                       "coordinator/harness_client.cc",
+                                                       "worker/worker_test_client.cc"};
+    if (kTestHelpers.count(line.file) > 0) return false;
+    if (IsTest(line.file) || line.file == "base/clock.h" || line.file == "base/log.cc")
+      return false;
+    return std::any_of(std::begin(kWallClocks), std::end(kWallClocks),
+                       [&line](const char* clock) { return absl::StrContains(line.text, clock); });
+  }));
+}
+
+// Numbers are read and written alike in every country.
+TEST(StyleTest, LocaleIsNeverSet) {
+  EXPECT_NONE(Offences([](const Line& line) {
+    return !IsTest(line.file) && (absl::StrContains(line.text, "setlocale(") ||
+                                  absl::StrContains(line.text, "std::locale"));
+  }));
+}
+
 TEST(StyleTest, HeadersHaveNoUsingDirectives) {
   EXPECT_NONE(Offences([](const Line& line) {
     return absl::EndsWith(line.file, ".h") && absl::StartsWith(line.text, "using namespace");
