@@ -98,6 +98,14 @@ struct IQ1Format {
     uint32_t d;      // bits of the block's half
   };
 
+  // The half in the top nibbles of IQ1_M's four scale words, as it is, should it be no number.
+  WL_HOST_DEVICE static uint32_t DBits(const uint8_t* scales) {
+    uint32_t bits = 0;
+    WL_UNROLL
+    for (int i = 0; i < 4; ++i) bits |= LoadU16(scales + 2 * i) >> 12 << (4 * i);
+    return bits;
+  }
+
   WL_HOST_DEVICE static IQ1Code ReadCode(const uint8_t* block, int ib, int t) {
     const int i = 4 * ib + t;
     if constexpr (kType == QuantType::kIQ1S) {
@@ -108,7 +116,7 @@ struct IQ1Format {
       const uint32_t nibble = (block[32 + i / 2] >> (4 * (i % 2))) & 15;
       const uint8_t* const scales = block + 48;
       const uint32_t step = (LoadU16(scales + 2 * (i / 8)) >> (3 * (i % 8 / 2))) & 7;
-      return {block[i] | nibble << 8, step, HalfFromFloat(LoadIQ1MScale(scales))};
+      return {block[i] | nibble << 8, step, DBits(scales)};
     }
   }
 
