@@ -102,7 +102,7 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
   args.expert_bytes = weights.expert_bytes;
   args.row_blocks = weights.row_blocks;
   args.k = weights.k;
-  args.weight_scale = weights.weight_scale;
+  args.weight_scale *= weights.weight_scale;
   args.out_columns = weights.out_columns;
   const auto table = tables_.find(weights.type);
   args.table = table == tables_.end() ? nullptr : table->second.as();

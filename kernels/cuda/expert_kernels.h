@@ -59,8 +59,9 @@ class ExpertKernels {
   KernelChoices& choices() { return choices_; }
 
   // One product with the kernels of `set`, over tiles that Fill() has cut on the same stream; one
-  // launch for each tile size, side by side. `args` comes without weights, items and table; those
-  // are filled in here. Asynchronous on `stream`.
+  // launch for each tile size, side by side. `args` comes without weights, items and table, which
+  // are filled in here; its weight_scale is multiplied by that of the weights. Asynchronous on
+  // `stream`.
   absl::Status Multiply(const KernelSet& set, const PackedExperts& weights, const ItemLists& items,
                         GroupedArgs args, cudaStream_t stream) const;
 

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/expert_kernels.h"
+#include "kernels/cuda/layer_check.h"
 #include "kernels/cuda/parity_bench.h"
 #include "kernels/cuda/parity_cases.h"
 #include "kernels/cuda/parity_json.h"
@@ -85,6 +86,13 @@ class DeviceParity {
       for (const ParityShape& shape : ParityShapes(options_.quick)) {
         if (HasShape(type, shape)) WL_RETURN_IF_ERROR(RunShape(type, shape));
       }
+      // Gate and up of one type, and of two.
+      const QuantType other = type == built.front() ? built.back() : built.front();
+      WL_RETURN_IF_ERROR(RunLayer("layer prompt", {type, type, type, StepKind::kPrompt, 300}));
+      WL_RETURN_IF_ERROR(RunLayer("layer decode", {type, type, type, StepKind::kDecode, 5}));
+      if (other != type && !options_.quick) {
+        WL_RETURN_IF_ERROR(RunLayer("layer mixed", {type, other, type, StepKind::kPrompt, 100}));
+      }
     }
     return absl::OkStatus();
   }
@@ -110,6 +118,27 @@ class DeviceParity {
                                 Members(type, shape, Op::kGateUp, Op::kPlain)));
     return RunPlans(*check, FewRowPlans(options_.quick),
                     Members(type, shape, Op::kFewGateUp, Op::kFewPlain));
+  }
+
+  absl::Status RunLayer(const std::string& name, const LayerCase& layer_case) {
+    WL_ASSIGN_OR_RETURN(const LayerResult result, CheckLayer(kernels_, layer_case));
+    ParityLine line = {.device = absl::StrCat(kernels_.device().facts().ordinal),
+                       .type = InfoOf(layer_case.gate).name,
+                       .shape = "2048-768",
+                       .op = name,
+                       .policy = "best",
+                       .cases = 1,
+                       .max_error = result.max_error,
+                       .max_reference = result.max_reference,
+                       .bound = kLayerBound * result.max_reference,
+                       .max_excess = result.max_error};
+    if (!result.is_finite) line.failure = "outputs are not finite";
+    if (!(line.max_excess <= line.bound)) line.failure = "error beyond the bound";
+    if (!result.is_repeatable) line.failure = "other bits from a graph";
+    digest_ = digest_ * 0x9E3779B97F4A7C15ull + result.hash;
+    lines_.push_back(line);
+    Print(line);
+    return absl::OkStatus();
   }
 
   ParityLine NewLine(QuantType type, const ParityShape& shape, std::string op,

@@ -1,0 +1,236 @@
+#include "kernels/cuda/expert_product.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "kernels/cuda/combine.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/gather_tiles.h"
+#include "kernels/cuda/packed_layout.h"
+#include "kernels/cuda/routing.h"
+
+namespace warpline::cuda {
+namespace {
+
+// Hidden values are stored as halves times this: silu(gate) * up reaches further than its operands.
+constexpr float kHiddenScale = 1.0f / 16;
+
+bool IsMixed(const ExpertWeights& weights) { return weights.gate_up.experts == 0; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ExpertProduct>> ExpertProduct::Create(const ExpertKernels& kernels,
+                                                                     const ExpertPlan& plan) {
+  if (plan.experts < 1 || plan.experts > kMaxExperts || plan.slots < 1 ||
+      plan.slots > plan.experts || plan.n_embd < 1 || plan.n_ff < 1 || plan.max_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot plan for ", plan.slots, " of ", plan.experts, " experts of ",
+                     plan.n_embd, " to ", plan.n_ff, " values, ", plan.max_tokens, " tokens"));
+  }
+  WL_RETURN_IF_ERROR(kernels.device().MakeCurrent());
+  std::unique_ptr<ExpertProduct> product(new ExpertProduct(kernels, plan));
+  WL_RETURN_IF_ERROR(product->Allocate());
+  return product;
+}
+
+absl::Status ExpertProduct::Allocate() {
+  const int64_t pairs = int64_t{plan_.max_tokens} * plan_.slots;
+  const int64_t rows = RowSpaceRows(pairs, plan_.experts);
+  const int64_t slack = int64_t{kSlackRowGroups} * kTileBytes;
+  row_groups_ = static_cast<int32_t>(rows / kTileRows);
+  const auto allocate = [this](DeviceBuffer& buffer, int64_t bytes) -> absl::Status {
+    WL_ASSIGN_OR_RETURN(buffer, DeviceBuffer::Create(bytes));
+    workspace_bytes_ += bytes;
+    // Row space that nobody writes must not look like flags or factors.
+    return CudaStatus(cudaMemset(buffer.as(), 0, static_cast<size_t>(bytes)),
+                      "clearing the workspace");
+  };
+  WL_RETURN_IF_ERROR(allocate(start_, 4 * (int64_t{plan_.experts} + 1)));
+  WL_RETURN_IF_ERROR(allocate(count_, int64_t{4} * plan_.experts));
+  WL_RETURN_IF_ERROR(allocate(row_token_, 4 * rows));
+  WL_RETURN_IF_ERROR(allocate(slot_row_, 4 * pairs));
+  WL_RETURN_IF_ERROR(allocate(row_weight_, 4 * rows));
+  WL_RETURN_IF_ERROR(allocate(row_scale_, 4 * rows));
+  WL_RETURN_IF_ERROR(allocate(bad_ids_, 4));
+  WL_RETURN_IF_ERROR(allocate(scratch_, kRoutingScratchBytes));
+  WL_RETURN_IF_ERROR(allocate(x_tiles_, 2 * rows * RoundUp(plan_.n_embd, kPadK) + slack));
+  WL_RETURN_IF_ERROR(allocate(hidden_, 2 * rows * RoundUp(plan_.n_ff, kPadK) + slack));
+  WL_RETURN_IF_ERROR(allocate(overflow_, rows));
+  return allocate(y_, 2 * rows * plan_.n_embd);
+}
+
+absl::Status ExpertProduct::PrepareProduct(Op op, const PackedExperts& weights) {
+  const int64_t pairs = int64_t{plan_.max_tokens} * plan_.slots;
+  for (int p = 0; p < kPolicyCount; ++p) {
+    const Policy policy = static_cast<Policy>(p);
+    const ListKey key = {op, weights.type, policy, weights.row_blocks};
+    const absl::StatusOr<const KernelSet*> set = kernels_.choices().For(op, weights.type, policy);
+    if (!set.ok() || lists_.count(key) > 0) continue;
+    WL_ASSIGN_OR_RETURN(ItemLists items, ItemLists::Create(**set, weights, pairs));
+    lists_.emplace(key, std::move(items));
+  }
+  return kernels_.choices().For(op, weights.type).status();
+}
+
+absl::Status ExpertProduct::Prepare(const ExpertWeights& weights) {
+  if (weights.down.experts != plan_.experts || weights.down.rows != plan_.n_embd) {
+    return absl::InvalidArgumentError("expert weights are not of the planned shape");
+  }
+  WL_RETURN_IF_ERROR(PrepareProduct(Op::kPlain, weights.down));
+  if (IsMixed(weights)) {
+    WL_RETURN_IF_ERROR(PrepareProduct(Op::kPlain, weights.gate));
+    WL_RETURN_IF_ERROR(PrepareProduct(Op::kPlain, weights.up));
+    if (gate_up_.bytes() > 0) return absl::OkStatus();
+    const int64_t bytes = int64_t{2} * 4 * kTileRows * row_groups_ * plan_.n_ff;
+    WL_ASSIGN_OR_RETURN(gate_up_, DeviceBuffer::Create(bytes));
+    workspace_bytes_ += bytes;
+    return absl::OkStatus();
+  }
+  WL_RETURN_IF_ERROR(PrepareProduct(Op::kGateUp, weights.gate_up));
+  WL_RETURN_IF_ERROR(PrepareProduct(Op::kFewGateUp, weights.gate_up));
+  return PrepareProduct(Op::kFewPlain, weights.down);
+}
+
+ExpertRows ExpertProduct::Rows() const {
+  return {start_.as<int32_t>(), count_.as<int32_t>(), plan_.experts};
+}
+
+absl::StatusOr<ExpertProduct::Chosen> ExpertProduct::Choose(Op op, const PackedExperts& weights,
+                                                            absl::optional<Policy> policy) const {
+  const bool is_prompt = op == Op::kGateUp || op == Op::kPlain;
+  WL_ASSIGN_OR_RETURN(const KernelSet* const set,
+                      policy.has_value() && is_prompt
+                          ? kernels_.choices().For(op, weights.type, *policy)
+                          : kernels_.choices().For(op, weights.type));
+  const auto items = lists_.find({op, weights.type, set->policy, weights.row_blocks});
+  if (items == lists_.end()) return absl::InternalError("expert weights were not prepared");
+  return Chosen{set, &items->second};
+}
+
+absl::Status ExpertProduct::Multiply(Op op, const PackedExperts& weights, const GroupedArgs& args,
+                                     const ExpertStep& step, cudaStream_t stream) const {
+  WL_ASSIGN_OR_RETURN(const Chosen chosen, Choose(op, weights, step.policy));
+  WL_RETURN_IF_ERROR(chosen.items->Fill(Rows(), stream));
+  return kernels_.Multiply(*chosen.set, weights, *chosen.items, args, stream);
+}
+
+absl::Status ExpertProduct::RouteStep(const ExpertStep& step, cudaStream_t stream) {
+  return Route({.expert_ids = step.expert_ids,
+                .weights = step.weights,
+                .tokens = step.tokens,
+                .slots = plan_.slots,
+                .experts = plan_.experts,
+                .start = start_.as<int32_t>(),
+                .count = count_.as<int32_t>(),
+                .row_token = row_token_.as<int32_t>(),
+                .slot_row = slot_row_.as<int32_t>(),
+                .row_weight = row_weight_.as<float>(),
+                .bad_ids = bad_ids_.as<int32_t>(),
+                .scratch = scratch_.as<int32_t>()},
+               stream);
+}
+
+absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& step,
+                                cudaStream_t stream) {
+  if (step.tokens < 0 || step.tokens > plan_.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", step.tokens, " tokens, planned for ", plan_.max_tokens));
+  }
+  if (step.tokens == 0) return absl::OkStatus();
+  WL_RETURN_IF_ERROR(RouteStep(step, stream));
+  WL_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(overflow_.as(), 0, static_cast<size_t>(overflow_.bytes()), stream),
+                 "clearing overflow flags"));
+  // Mixed types take the path of prompts in both kinds of step.
+  WL_RETURN_IF_ERROR(step.kind == StepKind::kDecode && !IsMixed(weights)
+                         ? RunDecode(weights, step, stream)
+                         : RunPrompt(weights, step, stream));
+  return Combine({.y = y_.as(),
+                  .slot_row = slot_row_.as<int32_t>(),
+                  .tokens = step.tokens,
+                  .slots = plan_.slots,
+                  .columns = plan_.n_embd,
+                  .shared = step.shared,
+                  .residual = step.residual,
+                  .out = step.out},
+                 stream);
+}
+
+absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const ExpertStep& step,
+                                      cudaStream_t stream) {
+  WL_RETURN_IF_ERROR(GatherTiles({.x = step.x,
+                                  .x_is_float = step.x_is_float,
+                                  .tokens = step.tokens,
+                                  .k = plan_.n_embd,
+                                  .slot_row = slot_row_.as<int32_t>(),
+                                  .slots = plan_.slots,
+                                  .tiles = x_tiles_.as(),
+                                  .row_groups = row_groups_,
+                                  .row_scale = row_scale_.as<float>()},
+                                 stream));
+  WL_RETURN_IF_ERROR(HiddenTiles(weights, step, stream));
+  GroupedArgs args;
+  args.x_tiles = hidden_.as();
+  args.x_row_groups = row_groups_;
+  args.weight_scale = 1 / kHiddenScale;
+  args.y = y_.as();
+  args.row_weight = row_weight_.as<float>();
+  return Multiply(Op::kPlain, weights.down, args, step, stream);
+}
+
+absl::Status ExpertProduct::HiddenTiles(const ExpertWeights& weights, const ExpertStep& step,
+                                        cudaStream_t stream) {
+  GroupedArgs args;
+  args.x_tiles = x_tiles_.as();
+  args.x_row_groups = row_groups_;
+  args.row_scale = row_scale_.as<float>();
+  if (!IsMixed(weights)) {
+    args.h_tiles = hidden_.as();
+    args.h_row_groups = row_groups_;
+    args.output_scale = kHiddenScale;
+    args.overflow = overflow_.as();
+    return Multiply(Op::kGateUp, weights.gate_up, args, step, stream);
+  }
+  float* const gate = gate_up_.as<float>();
+  float* const up = gate + int64_t{kTileRows} * row_groups_ * plan_.n_ff;
+  args.y_is_float = true;
+  args.y = gate;
+  WL_RETURN_IF_ERROR(Multiply(Op::kPlain, weights.gate, args, step, stream));
+  args.y = up;
+  WL_RETURN_IF_ERROR(Multiply(Op::kPlain, weights.up, args, step, stream));
+  return SwiGluTiles({.gate = gate,
+                      .up = up,
+                      .slot_row = slot_row_.as<int32_t>(),
+                      .pairs = step.tokens * plan_.slots,
+                      .columns = plan_.n_ff,
+                      .output_scale = kHiddenScale,
+                      .tiles = hidden_.as(),
+                      .row_groups = row_groups_,
+                      .overflow = overflow_.as()},
+                     stream);
+}
+
+absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const ExpertStep& step,
+                                      cudaStream_t stream) {
+  if (step.x_is_float || plan_.n_embd % kPadK != 0) {
+    return absl::InvalidArgumentError(
+        "decode steps take halves, a multiple of 128 values to a token");
+  }
+  GroupedArgs args;
+  args.x_rows = static_cast<const uint16_t*>(step.x);
+  args.ids = row_token_.as<int32_t>();
+  args.h_rows = hidden_.as<uint16_t>();
+  args.output_scale = kHiddenScale;
+  args.overflow = overflow_.as();
+  WL_RETURN_IF_ERROR(Multiply(Op::kFewGateUp, weights.gate_up, args, step, stream));
+  args = {};
+  args.x_rows = hidden_.as<uint16_t>();
+  args.weight_scale = 1 / kHiddenScale;
+  args.y = y_.as();
+  args.row_weight = row_weight_.as<float>();
+  // The tiles of the first product are those of the second too; see few_rows.cuh.
+  WL_ASSIGN_OR_RETURN(const Chosen first, Choose(Op::kFewGateUp, weights.gate_up, step.policy));
+  WL_ASSIGN_OR_RETURN(const Chosen second, Choose(Op::kFewPlain, weights.down, step.policy));
+  return kernels_.Multiply(*second.set, weights.down, *first.items, args, stream);
+}
+
+}  // namespace warpline::cuda

@@ -1,0 +1,124 @@
+// The expert layers of one device: from routed tokens to their combined outputs. Owns the memory
+// between the kernels, planned once for the largest step.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "kernels/cuda/expert_kernels.h"
+#include "kernels/cuda/packed_experts.h"
+#include "kernels/cuda/raii.h"
+
+namespace warpline::cuda {
+
+// The experts of one layer. Gate and up of one type are one packed matrix in `gate_up`; of two
+// types they are plain ones, `gate_up` is empty.
+struct ExpertWeights {
+  PackedExperts gate_up;
+  PackedExperts gate;
+  PackedExperts up;
+  PackedExperts down;
+};
+
+// What the workspace is planned for.
+struct ExpertPlan {
+  int32_t experts = 0;
+  int32_t slots = 0;  // experts of a token
+  int32_t n_embd = 0;
+  int32_t n_ff = 0;
+  int32_t max_tokens = 0;  // of a step
+};
+
+// The path of a step is chosen by its kind alone, never by how many rows an expert got: a token's
+// bits must not depend on who shares the step.
+enum class StepKind { kPrompt, kDecode };
+
+// One step of one layer; device memory.
+struct ExpertStep {
+  StepKind kind = StepKind::kPrompt;
+  // [tokens][n_embd], floats or halves. Decode steps take halves, and n_embd is a multiple of 128.
+  const void* x = nullptr;
+  bool x_is_float = true;
+  const int32_t* expert_ids = nullptr;  // [tokens][slots], most probable first
+  const float* weights = nullptr;       // [tokens][slots], routing weights
+  int32_t tokens = 0;
+  const float* shared = nullptr;    // [tokens][n_embd] or null: the shared expert's output
+  const float* residual = nullptr;  // [tokens][n_embd] or null
+  float* out = nullptr;             // [tokens][n_embd]; may be `residual`
+  // Of the prompt kernels one policy only, for comparing; else the best that the device has.
+  absl::optional<Policy> policy;
+};
+
+class ExpertProduct {
+ public:
+  // Allocates the workspace on the device of `kernels`, which must be current and outlive it.
+  // ResourceExhausted when the device has no room.
+  static absl::StatusOr<std::unique_ptr<ExpertProduct>> Create(const ExpertKernels& kernels,
+                                                               const ExpertPlan& plan);
+
+  // Makes room for the tiles of a layer with such weights, of every policy that the device has.
+  // Layers of equal types and shapes share it. FailedPrecondition where no kernel takes the types.
+  absl::Status Prepare(const ExpertWeights& weights);
+
+  // out = residual + the sum over slots of weight * down(silu(gate(x)) * up(x)) + shared. Only for
+  // prepared weights. Asynchronous on `stream`; may be captured in a graph.
+  absl::Status Run(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
+
+  // Device memory of the workspace.
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  // [row space] device flags of rows whose hidden values did not fit a half, of the last step.
+  const uint8_t* overflow() const { return overflow_.as(); }
+
+ private:
+  // Tiles depend on the kernels (operation, type, policy) and the number of row blocks.
+  using ListKey = std::tuple<Op, QuantType, Policy, int32_t>;
+  struct Chosen {
+    const KernelSet* set;
+    const ItemLists* items;
+  };
+
+  ExpertProduct(const ExpertKernels& kernels, const ExpertPlan& plan)
+      : kernels_(kernels), plan_(plan) {}
+
+  absl::Status Allocate();
+  absl::Status PrepareProduct(Op op, const PackedExperts& weights);
+  absl::StatusOr<Chosen> Choose(Op op, const PackedExperts& weights,
+                                absl::optional<Policy> policy) const;
+  absl::Status RouteStep(const ExpertStep& step, cudaStream_t stream);
+  absl::Status RunPrompt(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
+  absl::Status HiddenTiles(const ExpertWeights& weights, const ExpertStep& step,
+                           cudaStream_t stream);
+  absl::Status RunDecode(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
+  absl::Status Multiply(Op op, const PackedExperts& weights, const GroupedArgs& args,
+                        const ExpertStep& step, cudaStream_t stream) const;
+  ExpertRows Rows() const;
+
+  const ExpertKernels& kernels_;
+  ExpertPlan plan_;
+  std::map<ListKey, ItemLists> lists_;
+  int64_t workspace_bytes_ = 0;
+  int32_t row_groups_ = 0;
+  DeviceBuffer start_;
+  DeviceBuffer count_;
+  DeviceBuffer row_token_;
+  DeviceBuffer slot_row_;
+  DeviceBuffer row_weight_;
+  DeviceBuffer row_scale_;
+  DeviceBuffer bad_ids_;
+  DeviceBuffer scratch_;
+  DeviceBuffer x_tiles_;
+  DeviceBuffer hidden_;    // halves: tiles of prompt steps, rows of decode steps
+  DeviceBuffer gate_up_;   // floats [2][rows][n_ff], made by Prepare where types are mixed
+  DeviceBuffer overflow_;  // [rows]
+  DeviceBuffer y_;         // halves [rows][n_embd]
+};
+
+}  // namespace warpline::cuda
