@@ -45,8 +45,6 @@ class FewRows {
       : args_(args),
         table_(shared),
         parts_(reinterpret_cast<float4*>(shared + Format::kTableBytes)),
-        lane_(static_cast<int>(threadIdx.x) % kWarpLanes),
-        warp_(static_cast<int>(threadIdx.x) / kWarpLanes),
         warps_(static_cast<int>(blockDim.x) / kWarpLanes) {}
 
   __device__ __forceinline__ void Run() {
@@ -73,6 +71,15 @@ class FewRows {
   }
 
  private:
+  // Read anew where they are used: there are no registers to keep them in.
+  static __device__ __forceinline__ int Thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+  }
+  static __device__ __forceinline__ int Lane() { return Thread() % kWarpLanes; }
+  static __device__ __forceinline__ int Warp() { return Thread() / kWarpLanes; }
+
   __device__ __forceinline__ void CopyTable() const {
     for (int i = static_cast<int>(threadIdx.x) * 16; i < Format::kTableBytes;
          i += static_cast<int>(blockDim.x) * 16) {
@@ -93,16 +100,15 @@ class FewRows {
     constexpr PackedShape shape = kShape;
     constexpr int kSlots = Shape::kSlots;
     const int row_blocks = args_.row_blocks;
-    const int live = args_.k / (kGroups * kGroupK) - warp_ * kPieces;  // pieces that exist
+    const int live = args_.k / (kGroups * kGroupK) - Warp() * kPieces;  // pieces that exist
     const int block_bytes = static_cast<int>(RowBlockBytes(shape, args_.k));
     int item = first / row_blocks;
     int row_block = first % row_blocks;
     // Where weights are fetched from: the next `in_item` row blocks there, then the next item's.
     // The last unit is fetched again and again rather than tested for.
-    int ahead_item = item;
     int ahead_left = last - first;
     int in_item = min(ahead_left, row_blocks - row_block);
-    const uint8_t* ahead = Weights(args_.items[item].expert, row_block, warp_ * kPieces);
+    const uint8_t* ahead = Weights(args_.items[item].expert, row_block, Warp() * kPieces);
     const auto advance = [&] {
       if (in_item > 1) {
         --in_item;
@@ -111,17 +117,18 @@ class FewRows {
       } else if (ahead_left > 1) {
         --ahead_left;
         in_item = min(ahead_left, row_blocks);
-        ++ahead_item;
-        ahead = Weights(args_.items[ahead_item].expert, 0, warp_ * kPieces);
+        const int ahead_item = (last - ahead_left) / row_blocks;
+        ahead = Weights(args_.items[ahead_item].expert, 0, Warp() * kPieces);
       }
     };
 
+    const int lane = Lane();
     Slice slots[kSlots];
 #pragma unroll
     for (int d = 0; d < Shape::kUnroll; ++d) {
 #pragma unroll
       for (int p = 0; p < kPieces && d * kPieces + p < kSlots; ++p) {
-        if (p < live) LoadPiece(ahead, p, slots[d * kPieces + p]);
+        if (p < live) LoadPiece(ahead, p, lane, slots[d * kPieces + p]);
       }
       if (kSlots >= kPieces) advance();
     }
@@ -134,10 +141,10 @@ class FewRows {
     for (int left = last - first; left > 0; ++item, row_block = 0) {
       const TileItem tile = args_.items[item];
       uint4 x[kPieces * kGroups];
-      LoadActivations(tile, warp_ * kFewRowsWarpK, x);
+      LoadActivations(tile, Warp() * kFewRowsWarpK, x);
       const int end = min(row_blocks, row_block + left);
       left -= end - row_block;
-      const bool has_columns = lane_ % 4 * 2 < tile.rows;
+      const bool has_columns = Lane() % 4 * 2 < tile.rows;
       for (int i = row_block; i < end; i += kFewRowsBatch) {
         const int held = min(kFewRowsBatch, end - i);
         float4* part = OwnPart();
@@ -155,7 +162,7 @@ class FewRows {
               constexpr int kAhead = kSlots < kPieces ? kSlots : 0;
               const int next = (p + kAhead) % kPieces;
               if (next < live) {
-                LoadPiece(kAhead > 0 && p + kAhead < kPieces ? now : ahead, next, slot);
+                LoadPiece(kAhead > 0 && p + kAhead < kPieces ? now : ahead, next, lane, slot);
               }
             }
             if (kSlots >= kPieces) advance();
@@ -188,7 +195,7 @@ class FewRows {
       const TileItem tile = args_.items[unit / args_.row_blocks];
       const int row_block = unit % args_.row_blocks;
       float sums[4] = {0, 0, 0, 0};
-      for (int piece = warp_ * kPieces; piece < pieces; piece += warps_ * kPieces) {
+      for (int piece = Warp() * kPieces; piece < pieces; piece += warps_ * kPieces) {
         uint4 x[kPieces * kGroups];
         LoadActivations(tile, piece * kGroups * kGroupK, x);
         const uint8_t* const weights = Weights(tile.expert, row_block, piece);
@@ -196,7 +203,7 @@ class FewRows {
         for (int p = 0; p < kPieces; ++p) {
           if (piece + p >= pieces) break;
           Slice slice;
-          LoadPiece(weights, p, slice);
+          LoadPiece(weights, p, Lane(), slice);
           AddPiece(slice, table_, x, p, sums);
         }
       }
@@ -205,17 +212,18 @@ class FewRows {
     }
   }
 
-  __device__ __forceinline__ void LoadPiece(const uint8_t* weights, int p, Slice& slot) const {
+  __device__ __forceinline__ void LoadPiece(const uint8_t* weights, int p, int lane,
+                                            Slice& slot) const {
     constexpr PackedShape shape = kShape;
     slot = Format::Load(weights + SliceOffset(shape, p),
-                        weights + SliceOffset(shape, p & ~1) + 2 * shape.slice_bytes, lane_);
+                        weights + SliceOffset(shape, p & ~1) + 2 * shape.slice_bytes, lane);
   }
 
   // This lane's B fragments: eight consecutive values of row g in each group of 32 k.
   __device__ __forceinline__ void LoadActivations(const TileItem& item, int first_k,
                                                   uint4 (&x)[kPieces * kGroups]) const {
-    const int g = lane_ / 4;
-    const int k = first_k + lane_ % 4 * 8;
+    const int g = Lane() / 4;
+    const int k = first_k + Lane() % 4 * 8;
 #pragma unroll
     for (uint4& piece : x) piece = make_uint4(0, 0, 0, 0);
     if (g >= item.rows) return;
@@ -247,7 +255,7 @@ class FewRows {
   // Where this lane's part of a batch's first row block lies: [row block][warp][t][g], so that
   // lanes without live columns cost nothing. Batches alternate between two places.
   __device__ __forceinline__ float4* OwnPart() const {
-    return parts_ + place_ + warp_ * kWarpLanes + lane_ % 4 * 8 + lane_ / 4;
+    return parts_ + place_ + Warp() * kWarpLanes + Lane() % 4 * 8 + Lane() / 4;
   }
 
   // Adds the warps' parts of `held` row blocks from `row_block` on, one warp a row block, the warps
@@ -255,13 +263,13 @@ class FewRows {
   // next one.
   __device__ __forceinline__ void FinishRowBlocks(const TileItem& item, int row_block, int held) {
     __syncthreads();
-    int i = warp_ - turn_;
+    int i = Warp() - turn_;
     if (i < 0) i += warps_;
     for (; i < held; i += warps_) {
       const float4* const parts =
-          parts_ + place_ + i * warps_ * kWarpLanes + lane_ % 4 * 8 + lane_ / 4;
+          parts_ + place_ + i * warps_ * kWarpLanes + Lane() % 4 * 8 + Lane() / 4;
       float sums[4] = {0, 0, 0, 0};
-      if (lane_ % 4 * 2 < item.rows) {
+      if (Lane() % 4 * 2 < item.rows) {
 #pragma unroll 4
         for (int w = 0; w < warps_; ++w) {
           const float4 part = parts[w * kWarpLanes];
@@ -284,14 +292,14 @@ class FewRows {
 
   // The scale of the sums of column 2 t + c; 0 where there is no such row.
   __device__ __forceinline__ float ColumnScale(const TileItem& item, int c) const {
-    const int column = 2 * (lane_ % 4) + c;
+    const int column = 2 * (Lane() % 4) + c;
     return column < item.rows ? SumScale(args_, item.first_row + column) : 0;
   }
 
   __device__ __forceinline__ void StoreGated(const TileItem& item, int row_block,
                                              const float (&sums)[4]) const {
-    const int g = lane_ / 4;
-    const int t = lane_ % 4;
+    const int g = Lane() / 4;
+    const int t = Lane() % 4;
     float values[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -310,8 +318,8 @@ class FewRows {
 
   __device__ __forceinline__ void StorePlain(const TileItem& item, int row_block,
                                              const float (&sums)[4]) const {
-    const int g = lane_ / 4;
-    const int t = lane_ % 4;
+    const int g = Lane() / 4;
+    const int t = Lane() % 4;
     float values[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -352,8 +360,6 @@ class FewRows {
   const GroupedArgs& args_;
   uint8_t* const table_;
   float4* const parts_;
-  const int lane_;
-  const int warp_;
   const int warps_;
   int turn_ = 0;   // the warp that adds the parts of the next batch's first row block
   int place_ = 0;  // where the next batch's parts lie

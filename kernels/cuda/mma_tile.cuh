@@ -120,8 +120,7 @@ class MmaTile {
     Slice next[Shape::kDoubleBuffer ? 2 : 1];
     LoadSlices(weights, 0, now);
     __syncthreads();  // All warps are done with the ring.
-    const int rows = item.rows;
-    const int groups = (rows + 7) / 8;
+    const int groups = (item.rows + 7) / 8;
     uint32_t x = static_cast<uint32_t>(item.first_row) * 8 + Thread();
 #pragma unroll
     for (int step = 0; step < Shape::kStages - 1; ++step) {
@@ -159,7 +158,7 @@ class MmaTile {
             }
           }
           // The second group of 32 k lies four pieces further, before the swizzle.
-          MultiplyGroup(tiles ^ (half * 64), rows, a, sums);
+          MultiplyGroup(tiles ^ (half * 64), groups, a, sums);
         }
       }
       if constexpr (Shape::kDoubleBuffer) {
@@ -190,16 +189,16 @@ class MmaTile {
            (lane / 8 ^ row) * 16;
   }
 
-  __device__ __forceinline__ void MultiplyGroup(uint32_t tiles, int rows,
+  __device__ __forceinline__ void MultiplyGroup(uint32_t tiles, int groups,
                                                 const uint32_t (&a)[2][2][4],
                                                 float (&sums)[2][kSubTiles][4]) const {
-    if (rows > kN - 8) {
+    if (groups == kSubTiles) {
 #pragma unroll
       for (int j = 0; j < kSubTiles; ++j) MultiplySubTile(tiles, j, a, sums);
     } else {
 #pragma unroll
       for (int j = 0; j < kSubTiles; ++j) {
-        if (j * 8 < rows) MultiplySubTile(tiles, j, a, sums);
+        if (j < groups) MultiplySubTile(tiles, j, a, sums);
       }
     }
   }
