@@ -21,7 +21,6 @@
 #include "coordinator/served_model.h"
 #include "coordinator/tokenizer_pool.h"
 #include "model/mapped_file.h"
-#include "proto/deadline.h"
 #include "proto/grpc_server.h"
 #include "proto/peer_secret.h"
 
@@ -103,7 +102,7 @@ class Servers {
       health.SetServingStatus(v1::Inference::service_full_name(), false);
       LogInfo("listening address=", address,
               handle.port != 0 ? absl::StrCat(" port=", handle.port) : "");
-      servers_.push_back(std::move(handle.server));
+      servers_.push_back(std::move(handle));
     }
     return absl::OkStatus();
   }
@@ -120,21 +119,20 @@ class Servers {
 
   // Ends what still runs after the limit.
   void Stop() {
-    const gpr_timespec deadline = DeadlineIn(kCloseLimit);
-    for (const std::unique_ptr<grpc::Server>& server : servers_) server->Shutdown(deadline);
+    for (ServerHandle& server : servers_) server.Shutdown(kCloseLimit);
   }
 
  private:
   // Those who watch hear of every call, so it is made when something changes.
   void SetServing(bool serving) {
-    for (const std::unique_ptr<grpc::Server>& server : servers_) {
-      server->GetHealthCheckService()->SetServingStatus(serving);
+    for (const ServerHandle& handle : servers_) {
+      handle.server->GetHealthCheckService()->SetServingStatus(serving);
     }
     serving_ = serving;
   }
 
   std::vector<std::unique_ptr<InferenceService>> services_;
-  std::vector<std::unique_ptr<grpc::Server>> servers_;
+  std::vector<ServerHandle> servers_;
   bool serving_ = false;
 };
 

@@ -12,10 +12,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <future>
+#include <set>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -25,6 +28,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "proto/deadline.h"
 
 namespace warpline {
 namespace {
@@ -68,8 +72,41 @@ absl::Status CannotListen(absl::string_view address, absl::string_view why) {
       absl::StrCat("cannot listen on ", EscapeForLog(address), ": ", why));
 }
 
-// Binds and listens for a moment, since gRPC says neither which address failed nor why.
-absl::Status ProbeTcp(const std::string& address) {
+// Listening sockets of one host and port, which do not block, and that port.
+struct TcpListeners {
+  std::vector<UniqueFd> sockets;
+  int port = 0;
+};
+
+// 0, or errno. A port of 0 becomes `port` where that is known, and the other way round.
+int ListenOn(const addrinfo& one, TcpListeners& listeners) {
+  UniqueFd fd(socket(one.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno;
+  sockaddr_storage address{};
+  memcpy(&address, one.ai_addr, one.ai_addrlen);
+  // The same place in both kinds of address.
+  in_port_t& port = reinterpret_cast<sockaddr_in&>(address).sin_port;
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+  if (port == 0) port = htons(static_cast<in_port_t>(listeners.port));
+  const int on = 1;
+  const int off = 0;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (one.ai_family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));  // [::] takes IPv4 as well.
+  }
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd.get(), generic, one.ai_addrlen) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+    return errno;
+  }
+  socklen_t length = sizeof(address);
+  if (getsockname(fd.get(), generic, &length) != 0) return errno;
+  listeners.port = ntohs(port);
+  listeners.sockets.push_back(std::move(fd));
+  return 0;
+}
+
+// On every address of the host; those that the machine lacks may be missing, but not all.
+absl::StatusOr<TcpListeners> ListenTcp(const std::string& address) {
   WL_ASSIGN_OR_RETURN(const HostPort parts, SplitHostPort(address));
   addrinfo hints{.ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
@@ -78,25 +115,19 @@ absl::Status ProbeTcp(const std::string& address) {
     return CannotListen(address, absl::StrCat("host ", parts.host, ": ", gai_strerror(code)));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  int usable = 0;
+  TcpListeners listeners;
+  std::set<std::string> seen;  // A hosts file may name one address twice.
   int last_error = EADDRNOTAVAIL;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    const UniqueFd fd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!fd.valid()) {
-      last_error = errno;  // A machine without IPv6: the other addresses may do.
-      continue;
-    }
-    const int on = 1;
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd.get(), one->ai_addr, one->ai_addrlen) == 0 && listen(fd.get(), 1) == 0) {
-      ++usable;
-    } else if (errno == EADDRINUSE) {
+    const std::string bytes(reinterpret_cast<const char*>(one->ai_addr), one->ai_addrlen);
+    if (!seen.insert(bytes).second) continue;
+    const int error = ListenOn(*one, listeners);
+    if (error == EADDRINUSE) {
       return CannotListen(address, absl::StrCat("port ", parts.port, " is in use"));
-    } else {
-      last_error = errno;
     }
+    if (error != 0) last_error = error;  // A machine without IPv6: the other addresses may do.
   }
-  if (usable > 0) return absl::OkStatus();
+  if (!listeners.sockets.empty()) return listeners;
   return CannotListen(address, absl::StrCat("port ", parts.port, ": ", strerror(last_error)));
 }
 
@@ -125,6 +156,41 @@ absl::Status ClearUnixPath(const std::string& address, const std::string& path) 
   return absl::OkStatus();
 }
 
+absl::StatusOr<ServerHandle> StartUnixServer(grpc::ServerBuilder& builder,
+                                             const std::string& address, const std::string& path) {
+  WL_RETURN_IF_ERROR(ClearUnixPath(address, path));
+  ServerHandle handle;
+  int bound = 0;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &bound);
+  handle.server = builder.BuildAndStart();
+  // Zero when another process was faster.
+  if (handle.server == nullptr || bound == 0) return CannotListen(address, "it is in use");
+  // Whatever the umask: the owner may connect and nobody else.
+  if (chmod(path.c_str(), 0600) != 0) return CannotListen(address, strerror(errno));
+  return handle;
+}
+
+absl::StatusOr<ServerHandle> StartTcpServer(grpc::ServerBuilder& builder,
+                                            const std::string& address) {
+  WL_ASSIGN_OR_RETURN(TcpListeners listeners, ListenTcp(address));
+  ServerHandle handle;
+  handle.port = listeners.port;
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          grpc::InsecureServerCredentials());
+  handle.server = builder.BuildAndStart();
+  if (handle.server == nullptr) return CannotListen(address, "the server does not start");
+  handle.accept_loop = std::make_unique<AcceptLoop>(
+      std::move(listeners.sockets), [acceptor](int listener, UniqueFd connection) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+        parameters.listener_fd = listener;
+        parameters.fd = connection.Release();
+        acceptor->HandleNewConnection(&parameters);
+      });
+  return handle;
+}
+
 }  // namespace
 
 absl::Status CheckThreads(int own_count) {
@@ -148,28 +214,22 @@ absl::Status CheckThreads(int own_count) {
   return status;
 }
 
-absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std::string& address) {
-  const bool is_unix = absl::StartsWith(address, kUnixPrefix);
-  const std::string path(absl::StripPrefix(address, kUnixPrefix));
-  WL_RETURN_IF_ERROR(is_unix ? ClearUnixPath(address, path) : ProbeTcp(address));
+void ServerHandle::Shutdown(std::chrono::nanoseconds wait) {
+  accept_loop.reset();
+  server->Shutdown(DeadlineIn(wait));
+}
 
+absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std::string& address) {
   // Two servers must never share a port without a word.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Clients of OpenChannel ping; the defaults would answer with "too many pings".
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kKeepaliveMs / 2);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  ServerHandle handle;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &handle.port);
-  handle.server = builder.BuildAndStart();
-  // Zero when another process was faster since the probe.
-  if (handle.server == nullptr || handle.port == 0) return CannotListen(address, "it is in use");
-  if (is_unix) {
-    handle.port = 0;
-    // Whatever the umask: the owner may connect and nobody else.
-    if (chmod(path.c_str(), 0600) != 0) return CannotListen(address, strerror(errno));
-  }
-  return handle;
+  return absl::StartsWith(address, kUnixPrefix)
+             ? StartUnixServer(builder, address,
+                               std::string(absl::StripPrefix(address, kUnixPrefix)))
+             : StartTcpServer(builder, address);
 }
 
 bool IsLoopbackHost(const std::string& host) {

@@ -6,11 +6,13 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/accept_loop.h"
 
 namespace warpline {
 
@@ -20,6 +22,10 @@ constexpr int kMaxInternalMessageBytes = 64 << 20;
 struct ServerHandle {
   std::unique_ptr<grpc::Server> server;
   int port = 0;  // the real one, also when 0 was asked for; 0 for a Unix socket
+  std::unique_ptr<AcceptLoop> accept_loop;  // of a port; gRPC itself accepts on a Unix socket
+
+  // Takes no more connections and ends what still runs after `wait`.
+  void Shutdown(std::chrono::nanoseconds wait);
 };
 
 // ResourceExhausted when the threads that gRPC and `own_count` others will need cannot be started.

@@ -5,6 +5,8 @@
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -16,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/unique_fd.h"
@@ -88,9 +91,33 @@ TEST_F(ServerTest, BindsAtOnceAfterAConnectionWasLeft) {
     port = first->port;
     // The server closes first, so the port keeps a connection in TIME_WAIT.
     EXPECT_EQ(CallHealth(absl::StrCat("127.0.0.1:", port)), grpc::StatusCode::OK);
-    first->server->Shutdown(std::chrono::system_clock::now());
+    first->Shutdown(std::chrono::seconds(0));
   }
   EXPECT_TRUE(Listen(absl::StrCat("127.0.0.1:", port)).ok());
+}
+
+// gRPC's own listener would be dead for good after this.
+TEST_F(ServerTest, ListensOnAfterDescriptorsHaveRunOut) {
+  const absl::StatusOr<ServerHandle> handle = Listen("127.0.0.1:0");
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  const std::string address = absl::StrCat("127.0.0.1:", handle->port);
+  UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+  const rlimit tight{.rlim_cur = 128, .rlim_max = old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  std::vector<UniqueFd> taken;
+  while (taken.empty() || taken.back().valid()) taken.emplace_back(dup(STDERR_FILENO));
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<in_port_t>(handle->port))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  // Nothing comes: it is in the listener's queue.
+  pollfd answer{.fd = client.get(), .events = POLLIN};
+  EXPECT_EQ(poll(&answer, 1, 300), 0);
+  taken.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+  EXPECT_EQ(poll(&answer, 1, 5000), 1);  // HTTP/2 settings.
+  EXPECT_EQ(CallHealth(address), grpc::StatusCode::OK);
 }
 
 TEST_F(ServerTest, AddressesThatCannotBeReadAreInvalid) {

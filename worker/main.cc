@@ -21,7 +21,6 @@
 #include "model/gguf.h"
 #include "model/mapped_file.h"
 #include "model/model_spec.h"
-#include "proto/deadline.h"
 #include "proto/grpc_server.h"
 #include "proto/peer_secret.h"
 #include "worker/config.h"
@@ -154,7 +153,7 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
   }).detach();
   NotifySupervisor("STOPPING=1");
   executor.Stop();
-  handle->server->Shutdown(DeadlineIn(kStreamEndLimit));
+  handle->Shutdown(kStreamEndLimit);
   return stop.exit_code();
 }
 
