@@ -5,7 +5,9 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -201,6 +203,25 @@ class LoadTest(unittest.TestCase):
         self.assertTrue(wait_until(lambda: all(now[0] <= then[0] + 2 and now[1] <= then[1] + 4
                                                for now, then in zip(self.resources(), warm))), (warm, self.resources()))
         self.assertEqual(text_of(self.service), expected)
+
+
+class DescriptorTest(unittest.TestCase):
+    def test_connections_that_take_every_descriptor_of_the_coordinator(self):
+        with Service(MODEL, "--workers", 1, "-c", 4096) as service:
+            expected = text_of(service)
+            coordinator = json.loads(service.get("/v1/status")[1])["coordinator"]["pid"]
+            hard = resource.prlimit(coordinator, resource.RLIMIT_NOFILE)[1]
+            stream = Stream(service, {**ENDLESS, "max_tokens": 1000})
+            self.addCleanup(stream.close)
+            resource.prlimit(coordinator, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{coordinator}/fd")) + 8, hard))
+            flood = [socket.create_connection(("127.0.0.1", service.grpc_port), timeout=5) for _ in range(40)]
+            self.assertTrue(wait_until(lambda: "cannot accept connections" in service.tail()), service.tail())
+            self.assertEqual(text_of(service), expected)  # Over the connection that the gateway has.
+            self.assertIn(b"[DONE]", stream.rest())
+            for client in flood:
+                client.close()
+            with socket.create_connection(("127.0.0.1", service.grpc_port), timeout=10) as client:
+                self.assertTrue(client.recv(9))  # The settings that an HTTP/2 server sends first.
 
 
 class BlockedLogTest(unittest.TestCase):
