@@ -19,7 +19,7 @@ struct ParityShape {
 // Whether rows of `k` values of `type` exist: k is a multiple of its block.
 bool HasShape(QuantType type, const ParityShape& shape);
 
-// The four shapes, or the first.
+// The four shapes, or two small ones, of which one has no whole number of tiles of weight rows.
 std::vector<ParityShape> ParityShapes(bool quick);
 
 // How many rows each expert has, and where the first one begins.
