@@ -1,6 +1,9 @@
 #include "kernels/cuda/attention.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_generic.cuh"
 #include "kernels/cuda/cuda_status.h"
 
@@ -40,19 +43,54 @@ absl::Status RunGeneric(const AttentionJob& job, cudaStream_t stream) {
 }  // namespace
 
 absl::StatusOr<PagedAttention> PagedAttention::Create(const Device& device) {
-  return PagedAttention(device.facts());
+  return PagedAttention(PrepareDecode(device.limits()));
 }
 
-absl::Status PagedAttention::Reserve(const ReserveArgs&) { return absl::OkStatus(); }
+absl::Status PagedAttention::Reserve(const ReserveArgs& args) {
+  const KvLayout layout = MakeKvLayout(args.kv_type, args.head_dim);
+  if (PathOf(true, layout, args.n_head, args.n_head_kv) == AttentionPath::kDecode) {
+    const int64_t bytes = DecodeScratchBytes(args.max_decode_rows, args.n_head_kv, args.head_dim,
+                                             MostParts(args.max_context));
+    if (bytes > decode_scratch_.bytes()) {
+      WL_ASSIGN_OR_RETURN(decode_scratch_, DeviceBuffer::Create(bytes));
+    }
+  }
+  return absl::OkStatus();
+}
 
-AttentionPath PagedAttention::PathOf(bool, const KvLayout&, int, int) const {
+AttentionPath PagedAttention::PathOf(bool is_decode, const KvLayout& layout, int n_head,
+                                     int n_head_kv) const {
+  if (is_decode && decode_status_.ok() && HasDecodeKernel(layout, n_head, n_head_kv)) {
+    return AttentionPath::kDecode;
+  }
   return AttentionPath::kGeneric;
+}
+
+absl::Status PagedAttention::RunDecode(const AttentionJob& job, cudaStream_t stream) const {
+  const int64_t context = job.step.max_context;
+  const int64_t parts =
+      MostParts(job.window > 0 ? std::min<int64_t>(context, job.window) : context);
+  const int64_t rows = job.step.row_count;
+  const int dim = job.cache.layout.head_dim;
+  if (DecodeScratchBytes(rows, job.cache.n_head_kv, dim, parts) > decode_scratch_.bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention of ", rows, " rows with a context of ", context, " is more than was reserved"));
+  }
+  DecodeArgs args;
+  args.job = job;
+  args.max_parts = static_cast<int32_t>(parts);
+  args.values = decode_scratch_.as<float>();
+  args.sums = reinterpret_cast<float2*>(args.values +
+                                        rows * job.cache.n_head_kv * parts * kMaxDecodeGroup * dim);
+  return EnqueueDecode(args, stream);
 }
 
 absl::Status PagedAttention::Run(const AttentionJob& job, cudaStream_t stream) const {
   WL_RETURN_IF_ERROR(CheckJob(job));
   if (job.step.row_count == 0) return absl::OkStatus();
-  return RunGeneric(job, stream);
+  const AttentionPath path =
+      PathOf(job.step.is_decode, job.cache.layout, job.n_head, job.cache.n_head_kv);
+  return path == AttentionPath::kDecode ? RunDecode(job, stream) : RunGeneric(job, stream);
 }
 
 }  // namespace warpline::cuda

@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -65,9 +66,11 @@ class PagedAttention {
   absl::Status Run(const AttentionJob& job, cudaStream_t stream) const;
 
  private:
-  explicit PagedAttention(const DeviceFacts& facts) : facts_(facts) {}
+  explicit PagedAttention(absl::Status decode_status) : decode_status_(std::move(decode_status)) {}
+  absl::Status RunDecode(const AttentionJob& job, cudaStream_t stream) const;
 
-  DeviceFacts facts_;
+  absl::Status decode_status_;  // why this device has no decode path
+  DeviceBuffer decode_scratch_;
 };
 
 }  // namespace warpline::cuda

@@ -2,8 +2,7 @@
 // the faster paths do not take, and what they are compared with.
 #pragma once
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/half_math.h"
+#include "kernels/cuda/attention_ops.cuh"
 
 namespace warpline::cuda {
 
@@ -42,12 +41,6 @@ __device__ __forceinline__ float ScoreOf(const KvLayout& layout, const float* q,
     score = fmaf(sum, LoadScale<kType>(layout, block, token, d), score);
   }
   return score;
-}
-
-__device__ __forceinline__ float GatedBy(const AttentionJob& job, int row, int column,
-                                         float value) {
-  if (job.gate == nullptr) return value;
-  return value / (1.0f + expf(-job.gate[row * job.gate_stride + column]));
 }
 
 // The running state of one warp: the largest score, the sum of weights, and weighted values of
@@ -123,7 +116,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
   for (int d = lane; d < dim; d += 32) q[d] = job.q[row * job.q_stride + head * dim + d];
   __syncwarp();
   const int position = job.step.positions[row];
-  const int first = job.window > 0 ? max(0, position - job.window + 1) : 0;
+  const int first = FirstSeen(job, position);
   const int32_t* const pages = PagesOfRow(job.step, row);
   GenericSums sums;
   for (int page = first / kPageTokens; page <= position / kPageTokens; ++page) {
