@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_generic.cuh"
+#include "kernels/cuda/attention_prompt.h"
 #include "kernels/cuda/cuda_status.h"
 
 namespace warpline::cuda {
@@ -21,6 +22,14 @@ absl::Status CheckJob(const AttentionJob& job) {
                      " (at most ", kMaxHeadDim, ")"));
   }
   return absl::OkStatus();
+}
+
+int64_t PageCount(int64_t context) { return (context + kPageTokens - 1) / kPageTokens; }
+
+// An int8 sequence of so many tokens as halves.
+int64_t ExpandedBytes(const KvLayout& layout, int n_head_kv, int64_t context) {
+  return 2 * PageCount(context) * n_head_kv *
+         MakeKvLayout(KvType::kF16, layout.head_dim).block_bytes;
 }
 
 absl::Status RunGeneric(const AttentionJob& job, cudaStream_t stream) {
@@ -43,7 +52,7 @@ absl::Status RunGeneric(const AttentionJob& job, cudaStream_t stream) {
 }  // namespace
 
 absl::StatusOr<PagedAttention> PagedAttention::Create(const Device& device) {
-  return PagedAttention(PrepareDecode(device.limits()));
+  return PagedAttention(PreparePrompt(device.limits()), PrepareDecode(device.limits()));
 }
 
 absl::Status PagedAttention::Reserve(const ReserveArgs& args) {
@@ -55,6 +64,13 @@ absl::Status PagedAttention::Reserve(const ReserveArgs& args) {
       WL_ASSIGN_OR_RETURN(decode_scratch_, DeviceBuffer::Create(bytes));
     }
   }
+  if (args.kv_type == KvType::kQ8_0 &&
+      PathOf(false, layout, args.n_head, args.n_head_kv) == AttentionPath::kPrompt) {
+    const int64_t bytes = ExpandedBytes(layout, args.n_head_kv, args.max_context);
+    if (bytes > expanded_.bytes()) {
+      WL_ASSIGN_OR_RETURN(expanded_, DeviceBuffer::Create(bytes));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -63,7 +79,40 @@ AttentionPath PagedAttention::PathOf(bool is_decode, const KvLayout& layout, int
   if (is_decode && decode_status_.ok() && HasDecodeKernel(layout, n_head, n_head_kv)) {
     return AttentionPath::kDecode;
   }
+  if (!is_decode && prompt_status_.ok() && HasPromptKernel(layout)) return AttentionPath::kPrompt;
   return AttentionPath::kGeneric;
+}
+
+absl::Status PagedAttention::RunPrompt(const AttentionJob& job, cudaStream_t stream) const {
+  for (const StepSequenceView& sequence : job.step.on_host) {
+    PromptArgs args;
+    args.job = job;
+    args.pages = job.step.pages + sequence.first_page;
+    args.first_row = sequence.first_row;
+    args.row_count = sequence.row_count;
+    args.first_position = sequence.first_position;
+    if (job.cache.layout.type == KvType::kQ8_0) {
+      const int64_t context = int64_t{sequence.first_position} + sequence.row_count;
+      if (ExpandedBytes(job.cache.layout, job.cache.n_head_kv, context) > expanded_.bytes()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("attention over ", context, " tokens is more than was reserved"));
+      }
+      KvView& halves = args.job.cache;
+      halves.layout = MakeKvLayout(KvType::kF16, job.cache.layout.head_dim);
+      halves.data = expanded_.as();
+      const int64_t first_seen =
+          job.window > 0 ? std::max(0, sequence.first_position - job.window + 1) : 0;
+      WL_RETURN_IF_ERROR(ExpandPages({.cache = job.cache,
+                                      .pages = args.pages,
+                                      .first_page = static_cast<int32_t>(first_seen / kPageTokens),
+                                      .page_count = static_cast<int32_t>(PageCount(context)),
+                                      .out = halves},
+                                     stream));
+      args.pages = nullptr;
+    }
+    WL_RETURN_IF_ERROR(EnqueuePrompt(args, stream));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PagedAttention::RunDecode(const AttentionJob& job, cudaStream_t stream) const {
@@ -90,7 +139,15 @@ absl::Status PagedAttention::Run(const AttentionJob& job, cudaStream_t stream) c
   if (job.step.row_count == 0) return absl::OkStatus();
   const AttentionPath path =
       PathOf(job.step.is_decode, job.cache.layout, job.n_head, job.cache.n_head_kv);
-  return path == AttentionPath::kDecode ? RunDecode(job, stream) : RunGeneric(job, stream);
+  switch (path) {
+    case AttentionPath::kPrompt:
+      return RunPrompt(job, stream);
+    case AttentionPath::kDecode:
+      return RunDecode(job, stream);
+    case AttentionPath::kGeneric:
+      return RunGeneric(job, stream);
+  }
+  return absl::InternalError("no such path of attention");
 }
 
 }  // namespace warpline::cuda

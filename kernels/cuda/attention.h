@@ -66,11 +66,15 @@ class PagedAttention {
   absl::Status Run(const AttentionJob& job, cudaStream_t stream) const;
 
  private:
-  explicit PagedAttention(absl::Status decode_status) : decode_status_(std::move(decode_status)) {}
+  PagedAttention(absl::Status prompt_status, absl::Status decode_status)
+      : prompt_status_(std::move(prompt_status)), decode_status_(std::move(decode_status)) {}
+  absl::Status RunPrompt(const AttentionJob& job, cudaStream_t stream) const;
   absl::Status RunDecode(const AttentionJob& job, cudaStream_t stream) const;
 
-  absl::Status decode_status_;  // why this device has no decode path
+  // Why this device lacks a path.
+  absl::Status prompt_status_, decode_status_;
   DeviceBuffer decode_scratch_;
+  DeviceBuffer expanded_;  // one sequence's int8 pages as halves
 };
 
 }  // namespace warpline::cuda
