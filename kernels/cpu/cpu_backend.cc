@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "kernels/cpu/cpu_backend_impl.h"
 #include "kernels/cpu/op_checks.h"
+#include "kernels/weight_args.h"
 
 namespace warpline {
 namespace {

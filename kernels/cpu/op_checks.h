@@ -56,6 +56,4 @@ absl::StatusOr<const CpuKvCache*> CheckCache(const KvCache* cache, int n_head, i
 absl::StatusOr<CpuSlotState*> CheckState(absl::string_view name, SlotState* state,
                                          int64_t value_count, int largest_slot);
 
-absl::Status CheckWeightArgs(const WeightArgs& args);
-
 }  // namespace warpline

@@ -32,8 +32,9 @@ class StepState {
   absl::Span<const int64_t> positions() const { return positions_; }
   absl::Span<const int32_t> sequence_of_row() const { return sequence_of_row_; }
   absl::Span<const Sequence> sequences() const { return sequences_; }
-  int32_t largest_page() const { return largest_page_; }  // -1: no pages
-  int largest_slot() const { return largest_slot_; }      // -1: no sequence
+  absl::Span<const int32_t> pages() const { return pages_; }  // of all sequences, in their order
+  int32_t largest_page() const { return largest_page_; }      // -1: no pages
+  int largest_slot() const { return largest_slot_; }          // -1: no sequence
   // The page that holds `position` of a sequence.
   int32_t PageOf(const Sequence& sequence, int64_t position) const {
     return pages_[sequence.first_page + position / kPageTokens];
