@@ -30,6 +30,10 @@ int ShiftOf(const RawExperts* const (&parts)[2]) {
   if (!HasWeightShift(parts[0]->type)) return 0;
   float max_abs = 0;
   for (const RawExperts* const part : parts) {
+    if (part != nullptr && part->on_device) {
+      max_abs = std::max(max_abs, part->max_abs);
+      continue;
+    }
     for (int e = 0; part != nullptr && e < part->experts; ++e) {
       max_abs = std::max(max_abs, MaxAbsOnHost(part->type, part->blocks + e * part->expert_bytes,
                                                int64_t{part->rows} * part->k));
@@ -74,6 +78,24 @@ absl::Status PackSlabs(const RawExperts* const (&parts)[2], int shift, PackedExp
   return absl::OkStatus();
 }
 
+// Packs blocks that are on the device already.
+absl::Status PackInPlace(const RawExperts* const (&parts)[2], int shift, PackedExperts& packed,
+                         cudaStream_t stream) {
+  const RawExperts& first = *parts[0];
+  WL_RETURN_IF_ERROR(
+      LaunchRepack(first.type,
+                   {.raw = {first.blocks, parts[1] == nullptr ? nullptr : parts[1]->blocks},
+                    .raw_expert_bytes = first.expert_bytes,
+                    .experts = first.experts,
+                    .rows = first.rows,
+                    .k = first.k,
+                    .shift = shift,
+                    .row_blocks = packed.row_blocks,
+                    .packed = packed.data.as()},
+                   stream));
+  return CudaStatus(cudaStreamSynchronize(stream), "packing weights");
+}
+
 absl::StatusOr<PackedExperts> Pack(const RawExperts* const (&parts)[2], cudaStream_t stream) {
   const RawExperts& first = *parts[0];
   WL_RETURN_IF_ERROR(CheckShape(first));
@@ -92,7 +114,8 @@ absl::StatusOr<PackedExperts> Pack(const RawExperts* const (&parts)[2], cudaStre
   packed.expert_bytes = packed.row_blocks * RowBlockBytes(PackedShapeOf(first.type), first.k);
   packed.weight_scale = std::ldexp(1.0f, -shift);
   WL_ASSIGN_OR_RETURN(packed.data, DeviceBuffer::Create(packed.expert_bytes * packed.experts));
-  WL_RETURN_IF_ERROR(PackSlabs(parts, shift, packed, stream));
+  WL_RETURN_IF_ERROR(first.on_device ? PackInPlace(parts, shift, packed, stream)
+                                     : PackSlabs(parts, shift, packed, stream));
   return packed;
 }
 
@@ -105,7 +128,8 @@ absl::StatusOr<PackedExperts> PackExperts(const RawExperts& raw, cudaStream_t st
 absl::StatusOr<PackedExperts> PackGateUp(const RawExperts& gate, const RawExperts& up,
                                          cudaStream_t stream) {
   if (gate.type != up.type || gate.rows != up.rows || gate.k != up.k ||
-      gate.experts != up.experts) {
+      gate.experts != up.experts || gate.on_device != up.on_device ||
+      (gate.on_device && gate.expert_bytes != up.expert_bytes)) {
     return absl::InvalidArgumentError("gate and up are not of one type and shape");
   }
   return Pack({&gate, &up}, stream);
