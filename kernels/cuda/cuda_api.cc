@@ -1,6 +1,7 @@
 // What libwarpline_cuda.so exports: one entry that gives the implementation of CudaApi.
 #include <cstring>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_library.h"
 #include "kernels/cuda/doctor.h"
 #include "kernels/cuda/parity.h"
@@ -10,6 +11,9 @@ namespace {
 
 class Api final : public CudaApi {
  public:
+  absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(int device) override {
+    return CreateCudaBackend(device);
+  }
   absl::StatusOr<DoctorReport> Doctor() override { return ExamineDevices(); }
   absl::StatusOr<ParityResult> Parity(const ParityOptions& options) override {
     return RunParity(options);

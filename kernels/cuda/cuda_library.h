@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/backend.h"
 
 namespace warpline {
 
@@ -43,6 +44,10 @@ struct DoctorReport {
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
+
+  // The back end of one device, counted as the driver counts them. It belongs to the calling
+  // thread. FailedPrecondition where no driver or no such device is.
+  virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(int device) = 0;
 
   // Checks all devices. FailedPrecondition where no driver or no device is.
   virtual absl::StatusOr<DoctorReport> Doctor() = 0;

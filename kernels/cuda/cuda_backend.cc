@@ -1,0 +1,161 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_backend_impl.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/self_check.h"
+#include "kernels/weight_args.h"
+
+namespace warpline::cuda {
+namespace {
+
+absl::Status CheckRange(const Buffer& buffer, int64_t offset_bytes, size_t byte_count) {
+  const int64_t count = static_cast<int64_t>(byte_count);
+  if (offset_bytes >= 0 && count <= buffer.byte_count() &&
+      offset_bytes <= buffer.byte_count() - count) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(count, " bytes at ", offset_bytes, " of a buffer of ", buffer.byte_count()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int device) {
+  return CudaBackend::Create(device);
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(int device) {
+  WL_ASSIGN_OR_RETURN(const int count, Device::Count());
+  if (device < 0 || device >= count) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no CUDA device ", device, "; the driver shows ", count));
+  }
+  WL_ASSIGN_OR_RETURN(Device opened, Device::Open(device));
+  WL_RETURN_IF_ERROR(opened.MakeCurrent());
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(std::move(opened)));
+  WL_RETURN_IF_ERROR(backend->Prepare());
+  return backend;
+}
+
+absl::Status CudaBackend::Prepare() {
+  WL_ASSIGN_OR_RETURN(stream_, Stream::Create());
+  WL_ASSIGN_OR_RETURN(grids_, DeviceGrids::Create());
+  WL_ASSIGN_OR_RETURN(kernels_, ExpertKernels::Create(device_));
+  WL_ASSIGN_OR_RETURN(products_, MatrixProducts::Create(*kernels_, grids_.grids()));
+  WL_ASSIGN_OR_RETURN(attention_, PagedAttention::Create(device_));
+  WL_ASSIGN_OR_RETURN(tables_, StepTables::Create());
+  return absl::OkStatus();
+}
+
+std::string CudaBackend::Describe() const {
+  return absl::StrCat("cuda ", device_.facts().name, " ordinal=", device_.facts().ordinal,
+                      " capability=", device_.facts().capability / 10, ".",
+                      device_.facts().capability % 10,
+                      " memory_mib=", device_.facts().memory_bytes >> 20);
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t byte_count) {
+  if (byte_count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a buffer of ", byte_count, " bytes"));
+  }
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  WL_ASSIGN_OR_RETURN(DeviceBuffer memory, DeviceBuffer::Create(byte_count));
+  if (byte_count > 0) {
+    WL_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(memory.as(), 0, static_cast<size_t>(byte_count), stream_.get()),
+                   "clearing a buffer"));
+  }
+  return std::make_unique<CudaBuffer>(std::move(memory), byte_count);
+}
+
+// The bytes come from pageable memory, which is free again when the call returns.
+absl::Status CudaBackend::Upload(absl::Span<const uint8_t> bytes, Buffer& buffer,
+                                 int64_t offset_bytes) {
+  WL_RETURN_IF_ERROR(CheckRange(buffer, offset_bytes, bytes.size()));
+  if (bytes.empty()) return absl::OkStatus();
+  return CudaStatus(
+      cudaMemcpyAsync(static_cast<CudaBuffer&>(buffer).data() + offset_bytes, bytes.data(),
+                      bytes.size(), cudaMemcpyHostToDevice, stream_.get()),
+      "copying to the device");
+}
+
+absl::Status CudaBackend::Download(const Buffer& buffer, int64_t offset_bytes,
+                                   absl::Span<uint8_t> bytes) {
+  WL_RETURN_IF_ERROR(CheckRange(buffer, offset_bytes, bytes.size()));
+  if (!bytes.empty()) {
+    WL_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(bytes.data(), static_cast<const CudaBuffer&>(buffer).data() + offset_bytes,
+                        bytes.size(), cudaMemcpyDeviceToHost, stream_.get()),
+        "copying from the device"));
+  }
+  return stream_.Synchronize();
+}
+
+absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::LoadWeight(const WeightArgs& args) {
+  WL_RETURN_IF_ERROR(CheckWeightArgs(args));
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  return CudaWeight::Create(args, stream_.get());
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> CudaBackend::CreateKvCache(const KvCacheArgs& args) {
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  WL_ASSIGN_OR_RETURN(CudaKvCache cache, CudaKvCache::Create(args));
+  return std::make_unique<CudaKvCache>(std::move(cache));
+}
+
+absl::StatusOr<std::unique_ptr<SlotState>> CudaBackend::CreateSlotState(const SlotStateArgs& args) {
+  int64_t bytes = sizeof(float);
+  if (args.slot_count <= 0 || args.value_count < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a state of ", args.slot_count, " slots of ", args.value_count, " values"));
+  }
+  if (__builtin_mul_overflow(bytes, args.slot_count, &bytes) ||
+      __builtin_mul_overflow(bytes, args.value_count, &bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("a state of ", args.value_count, " values"));
+  }
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  return CudaSlotState::Create(args, stream_.get());
+}
+
+absl::Status CudaBackend::Reserve(int64_t max_rows, int64_t max_context) {
+  if (max_rows < 0 || max_context < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reserve ", max_rows, " rows, context ", max_context));
+  }
+  max_rows_ = max_rows;
+  max_context_ = max_context;
+  step_.Reserve(max_rows, max_context);
+  products_->Reserve(max_rows);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::BeginStep(const StepArgs& args) {
+  // The caller's thread may not be the one that created the back end.
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  WL_RETURN_IF_ERROR(step_.Begin(args));
+  is_decode_ = args.kind == ::warpline::StepKind::kDecode;
+  if (!rope_tables_.has_value() || step_.row_count() > rope_rows_) {
+    rope_rows_ = MostRows(step_.row_count());
+    rope_tables_.emplace(rope_rows_);
+  }
+  rope_tables_->BeginStep();
+  const absl::Status begun = tables_->Begin(step_, is_decode_, stream_.get());
+  if (!begun.ok()) step_.End();
+  return begun;
+}
+
+absl::Status CudaBackend::EndStep() {
+  WL_RETURN_IF_ERROR(CheckInStep());
+  step_.End();
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::CheckInStep() const {
+  return step_.active() ? absl::OkStatus() : absl::InvalidArgumentError("no step is open");
+}
+
+}  // namespace warpline::cuda

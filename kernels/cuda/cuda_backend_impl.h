@@ -1,0 +1,132 @@
+// The CUDA back end's class; others see only kernels/backend.h and the factory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "absl/types/optional.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/step_state.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_checks.h"
+#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/decode_rows.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/expert_product.h"
+#include "kernels/cuda/matrix_products.h"
+#include "kernels/cuda/rope_table.h"
+#include "kernels/cuda/step_tables.h"
+
+namespace warpline::cuda {
+
+// Used by one thread, the stage executor, which is the only user of the device's stream. Ops are
+// enqueued in their order; Download waits for them. Scratch grows with the first steps and is kept.
+class CudaBackend final : public Backend {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(int device);
+
+  std::string Describe() const override;
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t byte_count) override;
+  absl::Status Upload(absl::Span<const uint8_t> bytes, Buffer& buffer,
+                      int64_t offset_bytes) override;
+  absl::Status Download(const Buffer& buffer, int64_t offset_bytes,
+                        absl::Span<uint8_t> bytes) override;
+  absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) override;
+  absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) override;
+  absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) override;
+  absl::Status Reserve(int64_t max_rows, int64_t max_context) override;
+
+  absl::Status BeginStep(const StepArgs& args) override;
+  absl::Status EndStep() override;
+
+  absl::Status Embed(const EmbedArgs& args) override;
+  absl::Status NormConvert(const NormConvertArgs& args) override;
+  absl::Status Linear(const LinearArgs& args) override;
+  absl::Status QkvRopeStore(const QkvRopeStoreArgs& args) override;
+  absl::Status Attention(const AttentionArgs& args) override;
+  absl::Status DenseFfn(const DenseFfnArgs& args) override;
+  absl::Status MoeFfn(const MoeFfnArgs& args) override;
+  absl::Status QsaIndexSelect(const QsaIndexSelectArgs& args) override;
+  absl::Status QsaAttend(const QsaAttendArgs& args) override;
+  absl::Status HyperMix(const HyperMixArgs& args) override;
+  absl::Status HyperCombine(const HyperCombineArgs& args) override;
+  absl::Status Ple(const PleArgs& args) override;
+  absl::Status DeltaPrep(const DeltaPrepArgs& args) override;
+  absl::Status DeltaRun(const DeltaRunArgs& args) override;
+  absl::Status Head(const HeadArgs& args) override;
+
+ private:
+  // The experts of one layer, checked.
+  struct MoeJob {
+    CheckedMatrix router;
+    const CudaWeight* gate = nullptr;  // or the fused matrix, and `up` is null
+    const CudaWeight* up = nullptr;
+    const CudaWeight* down = nullptr;
+    int64_t n_ff = 0;
+    bool is_float = false;  // multiplied in single precision, pair by pair
+    FloatRows in;
+    FloatRows out;
+    const int32_t* expert_ids = nullptr;  // [rows][used_count]
+    const float* weights = nullptr;       // [rows][used_count]
+    const float* shared = nullptr;        // [rows][n_embd] or null
+  };
+  using PlanKey = std::tuple<int32_t, int32_t, int32_t, int32_t>;
+  struct PlannedExperts {
+    std::unique_ptr<ExpertProduct> product;
+    int64_t max_tokens = 0;
+  };
+
+  explicit CudaBackend(Device device) : device_(std::move(device)) {}
+  absl::Status Prepare();
+  absl::Status CheckInStep() const;
+  int64_t MostRows(int64_t rows) const { return rows > max_rows_ ? rows : max_rows_; }
+
+  // out (+)= down(activation(gate in) . (up in)), then times the sigmoid of a row's gate.
+  struct FfnJob {
+    CheckedMatrix gate, up, down;
+    Activation activation = Activation::kSilu;
+    FloatRows in, out;
+    const float* row_gate = nullptr;
+    bool accumulate = false;
+  };
+  absl::StatusOr<FfnJob> CheckFfn(const LinearWeight& gate, const LinearWeight& up,
+                                  const LinearWeight& down, const FloatRows& in) const;
+  absl::Status RunFfn(const FfnJob& job);
+
+  absl::StatusOr<MoeJob> CheckMoe(const MoeFfnArgs& args) const;
+  absl::Status RouteRows(const MoeFfnArgs& args, MoeJob& job);
+  absl::Status RunSharedExpert(const MoeFfnArgs& args, MoeJob& job);
+  absl::Status RunFloatExperts(const MoeFfnArgs& args, const MoeJob& job);
+  absl::Status RunPackedExperts(const MoeFfnArgs& args, const MoeJob& job);
+  absl::StatusOr<const ExpertWeights*> PackLayer(const MoeJob& job);
+  absl::StatusOr<ExpertProduct*> PlanExperts(const MoeFfnArgs& args, const MoeJob& job,
+                                             const ExpertWeights& weights);
+
+  const Device device_;
+  Stream stream_;
+  DeviceGrids grids_;
+  // Declared before what launches its kernels.
+  absl::optional<ExpertKernels> kernels_;
+  absl::optional<MatrixProducts> products_;
+  absl::optional<PagedAttention> attention_;
+  std::map<PlanKey, PlannedExperts> experts_;
+
+  int64_t max_rows_ = 0;
+  int64_t max_context_ = 0;
+  StepState step_;
+  bool is_decode_ = false;  // of the step that was begun last
+  absl::optional<StepTables> tables_;
+  absl::optional<RopeTables> rope_tables_;
+  int64_t rope_rows_ = 0;
+
+  Scratch gate_, up_;                             // of feed-forward layers, [rows][n_ff]
+  Scratch head_rows_, head_ids_;                  // Head, the chosen rows
+  Scratch logits_, expert_ids_, expert_weights_;  // of routers
+  Scratch shared_gate_, shared_;                  // of shared experts
+  Scratch packed_in_, packed_out_;                // rows without gaps, for the expert product
+};
+
+}  // namespace warpline::cuda

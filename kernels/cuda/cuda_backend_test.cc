@@ -1,0 +1,186 @@
+// The CUDA back end against plain loops over the op table, prompt and decode steps, and a row's
+// bits against the rows beside it. Skipped where there is no device.
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/op_cases.h"
+#include "kernels/cuda/cuda_library.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/tile_tables.h"
+
+namespace warpline::cuda {
+namespace {
+
+// Of the normalised mean square error, added to the bound of the case. Weights, activations and the
+// outputs of experts are halves, 2^-12 off at most on average less; two such products follow one
+// another in feed-forward layers.
+constexpr double kHalfBound = 4e-7;
+
+bool IsHybrid(CaseOp op) {
+  return op == CaseOp::kDeltaNet || op == CaseOp::kHyper || op == CaseOp::kPle ||
+         op == CaseOp::kQsa;
+}
+
+// What this build has kernels for; fewer types compile faster.
+bool IsBuilt(QuantType type) {
+  for (const KernelRow& row : TileRows()) {
+    if (row.type == type) return true;
+  }
+  return false;
+}
+
+std::vector<OpCase> CudaCases() {
+  std::vector<OpCase> cases;
+  for (const OpCase& op_case : TestCases()) {
+    if (!IsHybrid(op_case.op) && IsBuilt(op_case.type)) cases.push_back(op_case);
+  }
+  return cases;
+}
+
+double BoundOf(const OpCase& op_case) {
+  switch (op_case.op) {
+    case CaseOp::kNorm:
+    case CaseOp::kEmbed:
+      return 1e-12;
+    case CaseOp::kAttention:
+      // Keys, values and queries of the fast kernels are halves.
+      return std::max(op_case.bound, 2e-6);
+    default:
+      return op_case.type == QuantType::kF32 ? 1e-11 : kHalfBound;
+  }
+}
+
+// Squared error over squared values; infinite when something is not finite.
+double ErrorOf(const std::vector<float>& got, const std::vector<double>& expected) {
+  if (got.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!std::isfinite(got[i])) return std::numeric_limits<double>::infinity();
+    difference += (got[i] - expected[i]) * (got[i] - expected[i]);
+    size += expected[i] * expected[i];
+  }
+  return difference == 0 ? 0 : difference / size;
+}
+
+class CudaBackendTest : public testing::TestWithParam<::warpline::StepKind> {
+ protected:
+  void SetUp() override {
+    auto backend = CreateCudaBackend(0);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = std::move(backend).value();
+    // Ops take the path of the step that was begun last.
+    ASSERT_TRUE(backend_->BeginStep({.kind = GetParam()}).ok());
+    ASSERT_TRUE(backend_->EndStep().ok());
+  }
+
+  std::vector<float> RunChunks(const OpCase& op_case, int64_t chunk) {
+    auto fixture = MakeFixture(*backend_, op_case);
+    EXPECT_TRUE(fixture.ok()) << CaseName(op_case) << ": " << fixture.status();
+    if (!fixture.ok()) return {};
+    for (int64_t first = 0; first < op_case.rows; first += chunk) {
+      const absl::Status status = (*fixture)->Run(first, std::min(chunk, op_case.rows - first));
+      EXPECT_TRUE(status.ok()) << CaseName(op_case) << ": " << status;
+    }
+    return (*fixture)->Read();
+  }
+
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_P(CudaBackendTest, AgreesWithPlainLoops) {
+  double worst[16] = {};
+  for (const OpCase& op_case : CudaCases()) {
+    auto fixture = MakeFixture(*backend_, op_case);
+    ASSERT_TRUE(fixture.ok()) << CaseName(op_case) << ": " << fixture.status();
+    const absl::Status status = (*fixture)->Run(0, op_case.rows);
+    ASSERT_TRUE(status.ok()) << CaseName(op_case) << ": " << status;
+    const double error = ErrorOf((*fixture)->Read(), (*fixture)->Expected());
+    EXPECT_LE(error, BoundOf(op_case)) << CaseName(op_case);
+    double& most = worst[static_cast<int>(op_case.op)];
+    most = std::max(most, error);
+  }
+  for (int op = 0; op < 16; ++op) {
+    if (worst[op] > 0) std::printf("op %d: worst error %.3g\n", op, worst[op]);
+  }
+}
+
+TEST_P(CudaBackendTest, BitsDoNotDependOnTheOtherRows) {
+  constexpr int64_t kRows = 300;
+  std::vector<OpCase> cases;
+  for (const QuantType type : {QuantType::kF32, QuantType::kQ4_1, QuantType::kQ8_0}) {
+    cases.push_back({.type = type, .rows = kRows, .k = 256, .n = 110, .bias = true, .scale = true});
+    cases.push_back({.op = CaseOp::kDenseFfn, .type = type, .rows = kRows, .k = 256, .n = 512});
+    cases.push_back({.op = CaseOp::kMoe,
+                     .type = type,
+                     .rows = kRows,
+                     .k = 256,
+                     .n = 256,
+                     .renormalise = true,
+                     .shared = true,
+                     .experts = 8,
+                     .used = 3});
+  }
+  cases.push_back({.op = CaseOp::kNorm, .rows = kRows, .k = 100});
+  for (const OpCase& op_case : cases) {
+    const std::vector<float> whole = RunChunks(op_case, kRows);
+    for (const int64_t chunk : {1, 7, 64}) {
+      const std::vector<float> parts = RunChunks(op_case, chunk);
+      ASSERT_EQ(whole.size(), parts.size());
+      EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
+          << CaseName(op_case) << " by " << chunk;
+    }
+  }
+}
+
+TEST_P(CudaBackendTest, RefusesWhatDoesNotFit) {
+  EXPECT_FALSE(backend_->Allocate(-1).ok());
+  const std::vector<uint8_t> bytes(64 * 4);
+  EXPECT_FALSE(
+      backend_
+          ->LoadWeight(
+              {.type = QuantType::kF32, .input_width = 8, .output_width = 9, .data = bytes})
+          .ok());
+  auto weight = backend_->LoadWeight(
+      {.type = QuantType::kF32, .input_width = 8, .output_width = 8, .data = bytes});
+  ASSERT_TRUE(weight.ok());
+  auto buffer = backend_->Allocate(100 * 4);
+  ASSERT_TRUE(buffer.ok());
+  const Tensor in{.buffer = buffer->get(), .row_count = 2, .width = 8, .stride = 8};
+  Tensor out{.buffer = buffer->get(), .row_count = 2, .width = 8, .stride = 8, .first = 84};
+  EXPECT_TRUE(backend_->Linear({.matrix = {weight->get()}, .in = in, .out = out}).ok());
+  out.first = 85;
+  EXPECT_EQ(backend_->Linear({.matrix = {weight->get()}, .in = in, .out = out}).code(),
+            absl::StatusCode::kInvalidArgument);
+  out.first = 84;
+  EXPECT_FALSE(backend_->Embed({.table = weight->get(), .out = out}).ok());  // no step is open
+  EXPECT_FALSE(backend_->EndStep().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaBackendTest,
+                         testing::Values(::warpline::StepKind::kPrompt,
+                                         ::warpline::StepKind::kDecode),
+                         [](const auto& info) {
+                           return info.param == ::warpline::StepKind::kPrompt ? "Prompt" : "Decode";
+                         });
+
+}  // namespace
+}  // namespace warpline::cuda
+
+int main(int argc, char** argv) {
+  testing::InitGoogleMock(&argc, argv);
+  if (const auto count = warpline::cuda::Device::Count(); !count.ok()) {
+    std::printf("skipped: %s\n", std::string(count.status().message()).c_str());
+    return warpline::kExitNoDevice;
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,71 @@
+// Products with dense matrices on one device: the expert kernels with a single expert.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/expert_kernels.h"
+#include "kernels/cuda/raii.h"
+#include "kernels/cuda/row_ops.h"
+#include "kernels/quant_decode_common.h"
+
+namespace warpline::cuda {
+
+// out (+)= scale * weight * in + bias; then times the sigmoid of the row's gate, then the soft cap.
+struct ProductArgs {
+  const CudaWeight* weight = nullptr;  // a plain matrix
+  const float* bias = nullptr;         // [output_width] or null
+  FloatRows in;
+  FloatRows out;
+  const float* row_gate = nullptr;  // [rows] or null
+  float soft_cap = 0;
+  bool accumulate = false;
+  bool is_decode = false;  // the kind of step chooses the kernels
+};
+
+// Belongs to one device, which must be current. Used by one thread and one stream.
+class MatrixProducts {
+ public:
+  static absl::StatusOr<MatrixProducts> Create(const ExpertKernels& kernels,
+                                               const QuantGrids& grids);
+  void Reserve(int64_t max_rows) { max_rows_ = max_rows; }
+
+  // Matrices of floats are multiplied in single precision, all others as halves with float sums.
+  // Asynchronous on `stream`.
+  absl::Status Run(const ProductArgs& args, cudaStream_t stream);
+  // In single precision whatever the type: routers, whose scores decide.
+  absl::Status RunExact(const ProductArgs& args, cudaStream_t stream);
+
+ private:
+  using ListKey = std::tuple<Op, QuantType, Policy, int32_t>;
+  struct FilledLists {
+    ItemLists lists;
+    int64_t capacity = 0;  // rows
+    int64_t rows = -1;     // that were cut last
+  };
+
+  explicit MatrixProducts(const ExpertKernels& kernels, const QuantGrids& grids)
+      : kernels_(&kernels), grids_(grids) {}
+  absl::StatusOr<const ItemLists*> Items(const KernelSet& set, Op op, const PackedExperts& weight,
+                                         int64_t rows, cudaStream_t stream);
+  absl::Status Multiply(const ProductArgs& args, float* y, cudaStream_t stream);
+
+  const ExpertKernels* kernels_;
+  QuantGrids grids_;
+  int64_t max_rows_ = 0;
+  std::map<ListKey, FilledLists> lists_;
+  int64_t described_rows_ = -1;  // what start_ and count_ say
+  DeviceBuffer start_;
+  DeviceBuffer count_;
+  Scratch x_;
+  Scratch row_scale_;
+  Scratch y_;
+};
+
+}  // namespace warpline::cuda

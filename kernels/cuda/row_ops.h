@@ -1,0 +1,59 @@
+// Small operations on rows of floats: norms, what follows a product, activations, choosing rows.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+
+namespace warpline::cuda {
+
+// Rows of floats in device memory.
+struct FloatRows {
+  float* data = nullptr;
+  int64_t row_count = 0;
+  int64_t width = 0;
+  int64_t stride = 0;  // values from one row to the next
+};
+
+// All functions are asynchronous on `stream`. A row's result depends on nothing but the row.
+
+// out (+)= in / rms(in) * gamma; gamma may be null. `out` may be `in`.
+absl::Status NormRows(const FloatRows& in, const float* gamma, float eps, bool accumulate,
+                      const FloatRows& out, cudaStream_t stream);
+
+// out (+)= in * scale + bias, then the soft cap where it is positive. `in` may be `out`.
+struct FinishArgs {
+  FloatRows in;
+  FloatRows out;
+  float scale = 1;
+  const float* bias = nullptr;      // [width] or null
+  const float* row_gate = nullptr;  // [rows] or null: rows are multiplied by its sigmoid
+  float soft_cap = 0;
+  bool accumulate = false;
+};
+absl::Status FinishRows(const FinishArgs& args, cudaStream_t stream);
+
+// gate = activation(gate) * up
+absl::Status ActivateRows(Activation activation, const FloatRows& gate, const FloatRows& up,
+                          cudaStream_t stream);
+
+// out row i = in row ids[i]
+absl::Status ChooseRows(const FloatRows& in, const int32_t* ids, const FloatRows& out,
+                        cudaStream_t stream);
+
+// out[row] (+)= the sum over slots, in their order, of weights[row][slot] * y[row * slots + slot],
+// and then `shared` where it is given.
+struct WeightedSumArgs {
+  const float* y = nullptr;        // [rows * slots][width]
+  const float* weights = nullptr;  // [rows][slots]
+  int slots = 0;
+  const float* shared = nullptr;  // [rows][width] or null
+  FloatRows out;
+  bool accumulate = false;
+};
+absl::Status WeightedSum(const WeightedSumArgs& args, cudaStream_t stream);
+
+}  // namespace warpline::cuda
