@@ -14,7 +14,10 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
   flags.Add(app, "--listen", config.listen, "Where the coordinator and the stage before dial");
   flags.Add(app, "-t,--threads", config.threads, "Compute threads; 0: all processors")
       ->check(IntegerRange(0, 1024));
-  flags.Add(app, "--backend", config.backend, "Device")->check(CLI::IsMember({"cpu"}));
+  flags.Add(app, "--backend", config.backend, "What computes: cpu, or cuda for an NVIDIA card")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  flags.Add(app, "--device", config.device, "CUDA device, counted as the driver counts them")
+      ->check(IntegerRange(0, 1023));
   flags.Add(app, "--secret-file", config.secret_file,
             "File with the secret of coordinator and workers");
   flags

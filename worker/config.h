@@ -10,9 +10,10 @@ namespace warpline {
 struct WorkerConfig {
   std::string model;                   // path of the GGUF file, or of its first shard
   std::string listen = "127.0.0.1:0";  // "unix:/path", "host:port"; port 0 takes a free one
-  int threads = 0;  // compute threads, 0 to 1024; 0: all that the process may use
-  std::string backend = "cpu";
-  std::string secret_file;  // empty: no secret, loopback and Unix sockets only
+  int threads = 0;              // compute threads, 0 to 1024; 0: all that the process may use
+  std::string backend = "cpu";  // cpu or cuda
+  int device = 0;               // CUDA device, counted as the driver counts them, 0 to 1023
+  std::string secret_file;      // empty: no secret, loopback and Unix sockets only
   int watch_fd = -1;  // an inherited pipe; the worker ends when its other end is closed; -1: none
   std::string ple_io = "auto";  // how rows of an n-gram table are read: auto, direct, mmap, ram
   int ple_cache_mib = 256;      // memory for rows of the n-gram table, 0 to 2^20

@@ -17,12 +17,12 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/status.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "model/gguf.h"
 #include "model/mapped_file.h"
 #include "model/model_spec.h"
 #include "proto/grpc_server.h"
 #include "proto/peer_secret.h"
+#include "worker/backend_choice.h"
 #include "worker/config.h"
 #include "worker/control_service.h"
 #include "worker/doctor.h"
@@ -171,8 +171,10 @@ int Main(int argc, char** argv) {
   InstallMappedFileFaultHandler();
   const absl::StatusOr<Model> model = OpenModel(config);
   if (!model.ok()) return Fail(model.status(), kExitModelFile);
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      CreateCpuBackend({.thread_count = config.threads});
+  if (const absl::Status runs = CheckModelRuns(config, model->spec); !runs.ok()) {
+    return Fail(runs, kExitFailure);
+  }
+  absl::StatusOr<std::unique_ptr<Backend>> backend = OpenBackend(config);
   if (!backend.ok()) return Fail(backend.status(), kExitFailure);
   LogInfo("device ", (*backend)->Describe());
   LogInfo("model path=", EscapeForLog(config.model),

@@ -81,6 +81,25 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   EXPECT_EQ(parsed.load_timeout_s, 33);
 }
 
+TEST(ServiceOptionsTest, WorkersTakeTheDevicesInTurn) {
+  ServiceOptions options;
+  EXPECT_EQ(WorkerDevice(options, 3), 0);
+  options.device = "2,0,5";
+  EXPECT_EQ(WorkerDevice(options, 0), 2);
+  EXPECT_EQ(WorkerDevice(options, 1), 0);
+  EXPECT_EQ(WorkerDevice(options, 5), 5);
+  for (const char* wrong : {"", "x", "0,", "-1", "1024"}) {
+    ServiceOptions parsed;
+    CLI::App app;
+    Flags flags(app, "test");
+    AddEngineOptions(flags, app, parsed);
+    const char* const arguments[] = {"test", "-m", "m.gguf", "--device", wrong};
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(flags.Parse(5, arguments), kExitUsage) << wrong;
+    testing::internal::GetCapturedStderr();
+  }
+}
+
 TEST(ServiceOptionsTest, AnIpv6HostStandsInBrackets) {
   ServiceOptions options;
   options.grpc_port = 5;

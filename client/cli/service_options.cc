@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace warpline {
 namespace {
@@ -15,6 +17,26 @@ constexpr int64_t kMaxContext = int64_t{1} << 24;
 int UsableCores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// Empty when `text` is no list of device numbers.
+std::vector<int> ParseDevices(const std::string& text) {
+  constexpr int kMaxDevice = 1023;
+  std::vector<int> devices;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int device = 0;
+    if (!absl::SimpleAtoi(part, &device) || device < 0 || device > kMaxDevice) return {};
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+CLI::Validator DeviceList() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return ParseDevices(text).empty() ? "must be device numbers, such as 0,1" : "";
+      },
+      "");
 }
 
 void Append(std::vector<std::string>& arguments, const std::string& flag,
@@ -49,8 +71,12 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
       ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
   flags.Add(command, "--edge", options.edge, "Hand-off between stages")
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
-  flags.Add(command, "--backend", options.backend, "Device of the workers")
-      ->check(CLI::IsMember({"cpu"}));
+  flags.Add(command, "--backend", options.backend, "What the workers compute with: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  flags
+      .Add(command, "--device", options.device,
+           "CUDA devices of the workers, such as 0,1; with more workers than devices they share")
+      ->check(DeviceList());
   flags
       .Add(command, "--ple-io", options.ple_io,
            "How rows of an n-gram table are read: direct (past the page cache), mmap (through it), "
@@ -100,6 +126,11 @@ void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
       ->check(IntegerRange(0, 86400));
 }
 
+int WorkerDevice(const ServiceOptions& options, int index) {
+  const std::vector<int> devices = ParseDevices(options.device);
+  return devices.empty() ? 0 : devices[static_cast<size_t>(index) % devices.size()];
+}
+
 std::vector<int> WorkerThreads(const ServiceOptions& options) {
   const int total = options.threads > 0 ? options.threads : UsableCores();
   const int workers = options.workers;
@@ -129,6 +160,7 @@ std::vector<std::string> ServeArguments(const ServiceOptions& options) {
   Append(arguments, "--kv-type", options.kv_type);
   Append(arguments, "--edge", options.edge);
   Append(arguments, "--backend", options.backend);
+  Append(arguments, "--device", options.device);
   Append(arguments, "--ple-io", options.ple_io);
   Append(arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   Append(arguments, "--ple-timeout-s", absl::StrCat(options.ple_timeout_s));

@@ -20,6 +20,7 @@ struct ServiceOptions {
   std::string kv_type = "f16";
   std::string edge = "auto";
   std::string backend = "cpu";
+  std::string device = "0";  // CUDA devices, such as 0,1; worker i takes the i-th, around
   std::string ple_io = "auto";
   int ple_cache_mib = 256;
   int ple_timeout_s = 30;
@@ -48,6 +49,9 @@ void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 // Compute threads of each worker, the first ones having most: the total shared out, at least one
 // each.
 std::vector<int> WorkerThreads(const ServiceOptions& options);
+
+// The CUDA device of worker `index`: the devices of the options in turn.
+int WorkerDevice(const ServiceOptions& options, int index);
 
 // Where the gRPC service listens: host:port, an IPv6 address in brackets.
 std::string GrpcAddress(const ServiceOptions& options);
