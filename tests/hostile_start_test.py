@@ -150,6 +150,19 @@ class OptionTest(Folder):
             self.assertEqual(json.loads(service.get("/v1/status")[1])["slots"], 3)
             self.assertIn("may be written by everybody", service.tail())
 
+    def test_secrets_that_everybody_can_read_are_warned_of(self):
+        config = self.write("key.conf", b"api-key = \"hunter2\"\n", 0o644)
+        keys = self.write("keys", b"hunter2\n", 0o644)
+        gateway = [os.path.join(BIN, "warpline-gateway"), "--coordinator", "unix:/nowhere", "--print-config"]
+        result = subprocess.run([*gateway, "--config", config], capture_output=True, timeout=10)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b"holds api-key and can be read by everybody", result.stderr)
+        process = subprocess.Popen([*gateway[:-1], "--port", "0", "--api-key-file", keys], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertIn(b"can be read by everybody", process.stderr.readline())
+
     def test_precedence_and_masked_secrets(self):
         path = self.write("one.conf", b"chunk = 11\nparallel = 5\nqueue = 70\napi-key = \"hunter2\"\n".replace(b"queue = 70\n", b""))
         environment = {**os.environ, "WARPLINE_CHUNK": "12", "WARPLINE_PARALLEL": "6"}
