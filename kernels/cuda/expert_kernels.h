@@ -5,6 +5,7 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_args.h"
 #include "kernels/cuda/kernel_choice.h"
+#include "kernels/cuda/off_product.h"
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
 #include "kernels/cuda/tile_items.h"
@@ -26,10 +28,11 @@ struct ExpertRows {
   int32_t experts = 0;
 };
 
-// Tiles of one product, cut on the device. Reused from step to step.
+// Tiles of one product, cut on the device, and what `off` works in. Reused from step to step.
 class ItemLists {
  public:
   // Room for the tiles of `kernels` over `weights` with at most `max_pairs` rows.
+  // FailedPrecondition where they are `off` and there is no cuBLAS.
   static absl::StatusOr<ItemLists> Create(const KernelSet& kernels, const PackedExperts& weights,
                                           int64_t max_pairs);
   // Cuts the rows; asynchronous.
@@ -39,11 +42,13 @@ class ItemLists {
   const TileItem* items(int index) const { return args_.classes[index].items; }
   const int32_t* count(int index) const { return args_.item_counts + index; }
   int64_t max_items(int index) const { return max_items_[static_cast<size_t>(index)]; }
+  OffProduct* off() const { return off_.get(); }  // null for other policies
 
  private:
   TileItemsArgs args_;
   std::array<int64_t, kMaxTileClasses> max_items_ = {};
   std::vector<DeviceBuffer> buffers_;
+  std::unique_ptr<OffProduct> off_;
 };
 
 // The expert kernels of one device. Holding one is the proof that they may be launched there. All
@@ -61,7 +66,7 @@ class ExpertKernels {
   // One product with the kernels of `set`, over tiles that Fill() has cut on the same stream; one
   // launch for each tile size, side by side. `args` comes without weights, items and table, which
   // are filled in here; its weight_scale is multiplied by that of the weights. Asynchronous on
-  // `stream`.
+  // `stream`, but for `off`, which waits for the tiles.
   absl::Status Multiply(const KernelSet& set, const PackedExperts& weights, const ItemLists& items,
                         GroupedArgs args, cudaStream_t stream) const;
 

@@ -203,7 +203,8 @@ class LayerCheck {
                                                          .slots = kSlots,
                                                          .n_embd = kWidth,
                                                          .n_ff = kFf,
-                                                         .max_tokens = case_.tokens}));
+                                                         .max_tokens = case_.tokens,
+                                                         .policy = case_.policy}));
     WL_RETURN_IF_ERROR(product->Prepare(weights_));
     const bool is_decode = case_.kind == StepKind::kDecode;
     WL_ASSIGN_OR_RETURN(const DeviceBuffer x,
@@ -218,8 +219,7 @@ class LayerCheck {
                              .expert_ids = ids.as<int32_t>(),
                              .weights = routing.as<float>(),
                              .tokens = case_.tokens,
-                             .out = out.as<float>(),
-                             .policy = case_.policy};
+                             .out = out.as<float>()};
     const auto run = [&] { return product->Run(weights_, step, stream_.get()); };
     WL_RETURN_IF_ERROR(run());
     WL_RETURN_IF_ERROR(stream_.Synchronize());
