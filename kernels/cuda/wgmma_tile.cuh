@@ -18,26 +18,31 @@
 
 namespace warpline::cuda {
 
-// Sizes of one instance. Four consumers decode best; two leave room for more tokens, or for
-// formats whose pieces take many registers.
+// Whether a piece of this type leaves room for the sums of 128 tokens in 112 registers.
+template <QuantType kType>
+constexpr bool HasSmallPieces() {
+  return sizeof(typename WeightFormat<kType>::Slice) <= 56;
+}
+
+// Sizes of one instance; kN is the most tokens of an item. Four consumers decode best; two leave
+// room for more tokens, or for formats whose pieces take many registers.
 template <QuantType kType, int kN, bool kFused>
 struct WgmmaShape {
   using Format = WeightFormat<kType>;
   static constexpr bool kIsCopy = kType == QuantType::kF32 || kType == QuantType::kF16 ||
                                   kType == QuantType::kBF16;  // packed as halves
-  // Bytes of a piece in a lane's registers with which the sums of 128 tokens still fit into 112.
-  static constexpr int kSmallSlice = kFused ? 40 : 32;
-  static constexpr int kConsumers = kN > 128 || (kN == 128 &&
-                                                 sizeof(typename Format::Slice) > kSmallSlice)
-                                        ? 2
-                                        : 4;
+  static constexpr int kConsumers = kN > 128 || (kN == 128 && !HasSmallPieces<kType>()) ? 2 : 4;
   static constexpr int kM = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kFeederRegisters = kConsumers == 2 ? 56 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 224 : 112;
+  // An item is multiplied with the first of these sizes, up to kN, that holds its rows.
+  static constexpr int kSizeStep = 32;
+  static constexpr int kMinSize = kN == 256 ? 160 : kN == 128 ? 128 : 32;
   // With the sums of 128 tokens in 112 registers there is no room to decode ahead; four consumers
   // hide one another's waits instead.
-  static constexpr bool kDecodeAhead = !(kN == 128 && kConsumers == 4);
+  template <int kSize>
+  static constexpr bool kDecodesAhead = kSize < 128 || kConsumers == 2;
 
   using Staging = EpilogueShape<kN, kConsumers, kFused>;
   static constexpr int kStageBytes = kN * 128;
@@ -137,46 +142,58 @@ __device__ __forceinline__ void FeedItem(const GroupedArgs& args, const TileItem
   }
 }
 
-// Each lane asks for the first piece of one row block: the consumers will want it soon.
+// Where a lane's row block of an item lies, for asking for its pieces ahead; null for none.
 template <typename Shape>
-__device__ __forceinline__ void PrefetchWeights(const GroupedArgs& args, const TileItem& item) {
+__device__ __forceinline__ const uint8_t* PrefetchBlock(const GroupedArgs& args,
+                                                        const TileItem& item) {
   constexpr PackedShape kPacked = Shape::Format::kShape;
   constexpr int kBlocks = Shape::kM / kRowBlock;
   const int lane = ThreadIndex() % 32;
   const int block = item.row_tile * kBlocks + lane;
-  if (lane >= kBlocks || block >= args.row_blocks) return;
-  BulkPrefetch(
-      args.weights + item.expert * args.expert_bytes + block * RowBlockBytes(kPacked, args.k),
-      kPacked.slice_bytes);
+  if (lane >= kBlocks || block >= args.row_blocks) return nullptr;
+  return args.weights + item.expert * args.expert_bytes + block * RowBlockBytes(kPacked, args.k);
 }
 
-// One warp; its first lane feeds the tiles of every item, only as many rows as are live.
+// One warp. Its first lane feeds the tiles of every item, only as many rows as are live; each lane
+// asks for the weights of a row block that the consumers will want when they come to that stage.
 template <typename Shape>
 __device__ __forceinline__ void FeedTiles(const GroupedArgs& args,
                                           const WgmmaShared<Shape>& shared) {
+  constexpr PackedShape kPacked = Shape::Format::kShape;
+  constexpr int kPairBytes = 2 * kPacked.slice_bytes + kPacked.super_bytes;
+  constexpr int kPairSteps = kPacked.groups;  // stages of two slices
   RingCursor<Shape::kStages> stage;
   uint32_t number = 0;
 #pragma unroll 1
   for (int index = blockIdx.x; index < *args.item_count; index += gridDim.x) {
     const TileItem item = args.items[index];
-    PrefetchWeights<Shape>(args, item);
+    const uint8_t* weights = PrefetchBlock<Shape>(args, item);
+    const uint32_t bytes = static_cast<uint32_t>(RoundUp(item.rows, kTileRows)) * 128;
+    const uint8_t* tile = args.x_tiles + static_cast<int64_t>(item.first_row) * 128;
     if (ThreadIndex() == 0) {
-      const uint32_t bytes = static_cast<uint32_t>(RoundUp(item.rows, kTileRows)) * 128;
-      const uint8_t* tile = args.x_tiles + static_cast<int64_t>(item.first_row) * 128;
       BarrierWait(shared.item_empty + number % kItemRing * 8, (number / kItemRing + 1) % 2);
       BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
       FeedItem<Shape>(args, item, shared.ItemAt(number), bytes, shared.full + 8 * stage.slot);
+    }
 #pragma unroll 1
-      for (int step = args.k / kTileK; true; BarrierExpect(shared.full + 8 * stage.slot, bytes)) {
+    for (int step = 0; step < args.k / kTileK; ++step) {
+      if (ThreadIndex() == 0) {
+        if (step > 0) {
+          BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
+          BarrierExpect(shared.full + 8 * stage.slot, bytes);
+        }
         BulkLoad(shared.stages + stage.slot * Shape::kStageBytes, tile, bytes,
                  shared.full + 8 * stage.slot);
-        stage.Advance();
-        if (--step == 0) break;
         tile += static_cast<int64_t>(args.x_row_groups) * kTileBytes;
-        BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
+      }
+      stage.Advance();
+      __syncwarp();
+      if (step % kPairSteps == 0 && weights != nullptr) {
+        const int left = args.k / kTileK - step;  // a last slice may be alone
+        BulkPrefetch(weights, left < kPairSteps ? kPacked.slice_bytes : kPairBytes);
+        weights += kPairBytes;
       }
     }
-    __syncwarp();
     ++number;
   }
 }
@@ -213,36 +230,41 @@ __device__ __forceinline__ void CopyParts(uint32_t (&parts)[2][4], uint32_t zero
   for (int i = 0; i < 8; ++i) parts[i / 4][i % 4] ^= zero;
 }
 
-// Sums of one warpgroup's 64 weight rows times kN tokens over all of k. `slice` is the first piece.
-template <typename Shape, int kN>
+// Sums of one warpgroup's 64 weight rows times kSize tokens over all of k. `slice` is the first
+// piece.
+template <typename Shape, int kSize>
 __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, const uint8_t* table,
                                             const PieceReader<typename Shape::Format>& weights,
                                             int k, typename Shape::Format::Slice& slice,
                                             RingCursor<Shape::kStages>& stage,
-                                            float (&sums)[kN / 2]) {
+                                            float (&sums)[kSize / 2]) {
   using Format = typename Shape::Format;
   constexpr int kGroups = Format::kShape.groups;
+  constexpr bool kAhead = Shape::template kDecodesAhead<kSize>;
   const int slices = k / (kGroups * kGroupK);
   uint32_t parts[2][2][4];  // [group & 1][MMA step]
   uint32_t held = 0;        // barrier of the stage that running products still read
 #pragma unroll 1
   for (int i = 0; i < slices; ++i) {
     typename Format::Slice next;
-    if (i + 1 < slices) next = weights.Load(i + 1);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const bool is_first = group % 2 == 0;  // of the stage's two groups
       Format::Decode(slice, table, group, parts[group % 2][0], parts[group % 2][1]);
+      // By now half of the piece's registers are free; the feeder has asked for the next one.
+      if (kAhead && group == kGroups / 2 - 1 && i + 1 < slices) next = weights.Load(i + 1);
       if constexpr (Shape::kIsCopy) CopyParts(parts[group % 2], k % kPadK);
       PinParts(parts[group % 2]);
-      if constexpr (!Shape::kDecodeAhead) {
+      if constexpr (!kAhead) {
         if (is_first) continue;
+        // The piece's registers are free again, and the products take longer than the load.
+        if (group + 1 == kGroups && i + 1 < slices) slice = weights.Load(i + 1);
         BarrierWait(shared.full + 8 * stage.slot, stage.parity);
         const uint64_t tile = TileDescriptor(shared.stages + stage.slot * Shape::kStageBytes);
         WgmmaFence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          Wgmma<kN>::Add(sums, parts[step / 2][step % 2], tile + 2 * step);
+          Wgmma<kSize>::Add(sums, parts[step / 2][step % 2], tile + 2 * step);
         }
         WgmmaCommit();
         WgmmaWait<0>();
@@ -252,8 +274,8 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
         if (is_first) BarrierWait(shared.full + 8 * stage.slot, stage.parity);
         const uint64_t tile = TileDescriptor(shared.stages + stage.slot * Shape::kStageBytes);
         WgmmaFence();
-        Wgmma<kN>::Add(sums, parts[group % 2][0], tile + (is_first ? 0 : 4));
-        Wgmma<kN>::Add(sums, parts[group % 2][1], tile + (is_first ? 2 : 6));
+        Wgmma<kSize>::Add(sums, parts[group % 2][0], tile + (is_first ? 0 : 4));
+        Wgmma<kSize>::Add(sums, parts[group % 2][1], tile + (is_first ? 2 : 6));
         WgmmaCommit();
         WgmmaWait<1>();
         if (is_first) {
@@ -264,9 +286,9 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
         }
       }
     }
-    slice = next;
+    if constexpr (kAhead) slice = next;
   }
-  if constexpr (Shape::kDecodeAhead) {
+  if constexpr (kAhead) {
     WgmmaWait<0>();
     if (threadIdx.x % 32 == 0) BarrierArrive(held);
   }
@@ -288,37 +310,63 @@ __device__ __forceinline__ PieceReader<typename Shape::Format> FindWeights(const
           static_cast<int>(threadIdx.x) % 32};
 }
 
+// A consumer's way through the block's items.
 template <typename Shape, int kN, bool kFused>
-__device__ __forceinline__ void Consume(const GroupedArgs& args, const WgmmaShared<Shape>& shared,
-                                        const uint8_t* table) {
+struct Consumer {
+  using Format = typename Shape::Format;
   using Writer = StagingWriter<kN, Shape::kConsumers, kFused>;
+
+  const GroupedArgs& args;
+  const WgmmaShared<Shape>& shared;
+  const uint8_t* table;
   RingCursor<Shape::kStages> stage;
-  uint32_t number = 0;
-  BarrierWait(shared.full, 0);
-  PieceReader<typename Shape::Format> weights = FindWeights<Shape>(args, shared.ItemAt(0));
-  typename Shape::Format::Slice slice = weights.Load(0);
-#pragma unroll 1
-  for (int index = blockIdx.x;; index += gridDim.x) {
-    float sums[kN / 2];
+  uint32_t number = 0;  // of the item
+  PieceReader<Format> weights;
+  typename Format::Slice slice;  // the item's first piece
+
+  // Waits for the first stage of item `next`, and asks for its first weights.
+  __device__ __forceinline__ void Open(uint32_t next) {
+    BarrierWait(shared.full + 8 * stage.slot, stage.parity);
+    weights = FindWeights<Shape>(args, shared.ItemAt(next));
+    slice = weights.Load(0);
+  }
+
+  // The block's item `number` at `index`; whether it was the last one.
+  template <int kSize>
+  __device__ __forceinline__ bool Multiply(int index) {
+    float sums[kSize / 2];
 #pragma unroll
-    for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
-    AddProducts<Shape, kN>(shared, table, weights, args.k, slice, stage, sums);
+    for (int i = 0; i < kSize / 2; ++i) sums[i] = 0;
+    AddProducts<Shape, kSize>(shared, table, weights, args.k, slice, stage, sums);
     const bool is_last =
         index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
-    if (!is_last) {
-      // The next item's first weights are on their way while this one's outputs are written.
-      BarrierWait(shared.full + 8 * stage.slot, stage.parity);
-      weights = FindWeights<Shape>(args, shared.ItemAt(number + 1));
-      slice = weights.Load(0);
-    }
+    // The next item's weights are on their way while this one's outputs are written.
+    if (!is_last) Open(number + 1);
     Writer(shared.staging, shared.staging_full, shared.staging_free)
         .Write(args, shared.ItemAt(number), number, sums);
     __syncwarp();
     if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
-    if (is_last) return;
     ++number;
+    return is_last;
   }
-}
+
+  template <int kSize>
+  __device__ __forceinline__ bool MultiplyBySize(int index) {
+    if constexpr (kSize < kN) {
+      const uint32_t rows =
+          SharedWord(shared.ItemAt(number) + 2 * Shape::kRowFactorBytes + offsetof(TileItem, rows));
+      if (rows > kSize) return MultiplyBySize<kSize + Shape::kSizeStep>(index);
+    }
+    return Multiply<kSize>(index);
+  }
+
+  __device__ __forceinline__ void Run() {
+    Open(0);
+#pragma unroll 1
+    for (int index = blockIdx.x; !MultiplyBySize<Shape::kMinSize>(index); index += gridDim.x) {
+    }
+  }
+};
 
 #endif  // WL_SM90A
 
@@ -348,7 +396,7 @@ __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
     }
   } else {
     TakeRegisters<Shape::kConsumerRegisters>();
-    Consume<Shape, kN, kFused>(args, shared, table);
+    Consumer<Shape, kN, kFused>{args, shared, table}.Run();
   }
 #endif
 }
