@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/packed_layout.h"
 #include "kernels/cuda/routing.h"
 
 namespace warpline::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // one for each expert
-constexpr int kBlocks = 8;      // each plans everything and writes its share of the items
-static_assert(kThreads == kMaxExperts);
+constexpr int kMinThreads = 256;  // of a block; at least one for each expert
+constexpr int kBlocks = 8;        // each plans everything and writes its share of the items
 
 // How many tiles of each class one expert gets.
 struct Cut {
@@ -81,7 +81,7 @@ __device__ int RankOf(int rows, int experts, const int4* all_rows) {
 
 // ends[i] of all threads' values: the sum up to and with thread i.
 __device__ void Accumulate(int value, int32_t* ends) {
-  __shared__ int32_t warp_sums[kThreads / 32];
+  __shared__ int32_t warp_sums[kMaxExperts / 32];
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -109,12 +109,12 @@ struct Plan {
 // The items of class `c`, spread over all threads of all blocks.
 __device__ void WriteItems(const TileItemsArgs& args, const Plan& plan, int c) {
   const TileClass& tile_class = args.classes[c];
-  const int item_count = plan.ends[kMaxExperts - 1] * tile_class.row_tiles;
+  const int item_count = plan.ends[blockDim.x - 1] * tile_class.row_tiles;
   if (blockIdx.x == 0 && threadIdx.x == 0) args.item_counts[c] = item_count;
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < item_count; i += kBlocks * kThreads) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < item_count; i += kBlocks * blockDim.x) {
     const int tile = i / tile_class.row_tiles;
     int low = 0;  // the first rank with ends > tile lies in [low, high]
-    int high = kMaxExperts - 1;
+    int high = blockDim.x - 1;
     while (low < high) {
       const int middle = (low + high) / 2;
       if (plan.ends[middle] > tile) {
@@ -132,7 +132,8 @@ __device__ void WriteItems(const TileItemsArgs& args, const Plan& plan, int c) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) MakeItems(const __grid_constant__ TileItemsArgs args) {
+__global__ void __launch_bounds__(kMaxExperts)
+    MakeItems(const __grid_constant__ TileItemsArgs args) {
   __shared__ Plan plan;
   const int expert = threadIdx.x;
   const int rows = expert < args.experts ? args.count[expert] : 0;
@@ -168,7 +169,8 @@ absl::Status MakeTileItems(const TileItemsArgs& args, cudaStream_t stream) {
     return absl::InvalidArgumentError(absl::StrCat("cannot make tiles of ", args.class_count,
                                                    " sizes for ", args.experts, " experts"));
   }
-  MakeItems<<<kBlocks, kThreads, 0, stream>>>(args);
+  const int threads = std::max(kMinThreads, static_cast<int>(RoundUp(args.experts, 32)));
+  MakeItems<<<kBlocks, threads, 0, stream>>>(args);
   return LaunchStatus("making tile items");
 }
 
