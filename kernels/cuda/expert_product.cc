@@ -158,16 +158,21 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
 
 absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
-  WL_RETURN_IF_ERROR(GatherTiles({.x = step.x,
-                                  .x_is_float = step.x_is_float,
-                                  .tokens = step.tokens,
-                                  .k = plan_.n_embd,
-                                  .slot_row = slot_row_.as<int32_t>(),
-                                  .slots = plan_.slots,
-                                  .tiles = x_tiles_.as(),
-                                  .row_groups = row_groups_,
-                                  .row_scale = row_scale_.as<float>()},
-                                 stream));
+  GatherArgs gather = {.x = step.x,
+                       .x_is_float = step.x_is_float,
+                       .tokens = step.tokens,
+                       .k = plan_.n_embd,
+                       .slot_row = slot_row_.as<int32_t>(),
+                       .slots = plan_.slots,
+                       .tiles = x_tiles_.as(),
+                       .row_groups = row_groups_,
+                       .row_scale = row_scale_.as<float>()};
+  if (!step.x_is_float) {  // Halves are taken as they are, row by row, which is faster.
+    gather.row_token = row_token_.as<int32_t>();
+    gather.row_end = start_.as<int32_t>() + plan_.experts;
+    gather.token_scale = step.x_scale;
+  }
+  WL_RETURN_IF_ERROR(GatherTiles(gather, stream));
   WL_RETURN_IF_ERROR(HiddenTiles(weights, step, stream));
   GroupedArgs args;
   args.x_tiles = hidden_.as();
@@ -212,9 +217,9 @@ absl::Status ExpertProduct::HiddenTiles(const ExpertWeights& weights, const Expe
 
 absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
-  if (step.x_is_float || plan_.n_embd % kPadK != 0) {
+  if (step.x_is_float || step.x_scale != nullptr || plan_.n_embd % kPadK != 0) {
     return absl::InvalidArgumentError(
-        "decode steps take halves, a multiple of 128 values to a token");
+        "decode steps take halves without a scale, a multiple of 128 values to a token");
   }
   GroupedArgs args;
   args.x_rows = static_cast<const uint16_t*>(step.x);

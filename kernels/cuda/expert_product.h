@@ -49,6 +49,7 @@ struct ExpertStep {
   // [tokens][n_embd], floats or halves. Decode steps take halves, and n_embd is a multiple of 128.
   const void* x = nullptr;
   bool x_is_float = true;
+  const float* x_scale = nullptr;  // [tokens] or null (1): undoes a scaling of halves; prompts only
   const int32_t* expert_ids = nullptr;  // [tokens][slots], most probable first
   const float* weights = nullptr;       // [tokens][slots], routing weights
   int32_t tokens = 0;

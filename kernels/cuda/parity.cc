@@ -119,6 +119,8 @@ class DeviceParity {
   absl::Status RunLayers(QuantType type, const std::vector<QuantType>& built) {
     LayerCase prompt = {type, type, type, StepKind::kPrompt, 300};
     WL_RETURN_IF_ERROR(RunLayer("layer prompt", prompt));
+    prompt.x_is_half = true;
+    WL_RETURN_IF_ERROR(RunLayer("layer prompt f16", prompt));
     WL_RETURN_IF_ERROR(RunLayer("layer decode", {type, type, type, StepKind::kDecode, 5}));
     const QuantType other = type == built.front() ? built.back() : built.front();
     if (other != type && !options_.quick) {

@@ -60,7 +60,8 @@ class Bench {
 
   absl::Status Gather(int tokens, Op op) const {
     const bool is_x = op == Op::kGateUp;
-    // `down` reads what gate and up wrote; for its time any finite halves do.
+    // Halves row by row, as the norm before would leave them. `down` reads what gate and up wrote;
+    // for its time any finite halves do.
     return GatherTiles({.x = buffers_.x.as(),
                         .x_is_float = false,
                         .tokens = tokens,
@@ -69,6 +70,8 @@ class Bench {
                         .slots = kBenchSlots,
                         .tiles = is_x ? buffers_.x_tiles.as() : buffers_.h_tiles.as(),
                         .row_groups = buffers_.row_groups,
+                        .row_token = buffers_.row_token.as<int32_t>(),
+                        .row_end = buffers_.start.as<int32_t>() + kBenchExperts,
                         .row_scale = is_x ? buffers_.row_scale.as<float>() : nullptr},
                        stream_.get());
   }
