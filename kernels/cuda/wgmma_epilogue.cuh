@@ -31,6 +31,18 @@ struct EpilogueShape {
   static_assert(kFused || kN / 2 * kFloatRowBytes <= kAreaBytes);
 };
 
+// Whether word w of piece p of a row of hidden tiles holds outputs 8 * w + 2 * p and the next: what
+// warp w of a consumer has computed, 8 outputs a warp.
+constexpr bool WordsComeFromWarps() {
+  for (int position = 0; position < kGroupK; ++position) {
+    const int piece = position / 8;
+    const int word = position % 8 / 2;
+    if (KOfPosition(position) != 8 * word + 2 * piece + position % 2) return false;
+  }
+  return true;
+}
+static_assert(WordsComeFromWarps());
+
 #if defined(WL_SM90A)
 
 // threadIdx.x, read anew: kept over long loops it would cost registers that are scarce there.
@@ -88,10 +100,9 @@ class StagingWriter {
   }
 
   // `item` is where the item's row_scale lies, followed by its row_weight and the TileItem;
-  // `number` counts the block's items. See Wgmma for `sums`, of at most kN tokens.
-  template <int kSums>
+  // `number` counts the block's items. See Wgmma for `sums`.
   __device__ __forceinline__ void Write(const GroupedArgs& args, uint32_t item, uint32_t number,
-                                        const float (&sums)[kSums]) {
+                                        const float (&sums)[kN / 2]) {
     if constexpr (kFused) {
       WriteFused(args, item, number % 2, sums);
     } else if (args.y_is_float) {
@@ -137,15 +148,14 @@ class StagingWriter {
   }
 
   // Four 8x8 matrices a store: 32 tokens of the warp's 8 outputs.
-  template <int kSums>
   __device__ __forceinline__ void WriteFused(const GroupedArgs& args, uint32_t item, uint32_t use,
-                                             const float (&sums)[kSums]) {
+                                             const float (&sums)[kN / 2]) {
     const Factors factors = MakeFactors(args, item);
     const uint32_t to = area_ + lane_ * Shape::kRowBytes + warp_ * 16;
     float peak = 0;
     AwaitFree(use);
 #pragma unroll
-    for (int j0 = 0; j0 < kSums / 4; j0 += 4) {
+    for (int j0 = 0; j0 < kN / 8; j0 += 4) {
       uint32_t pairs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -159,22 +169,20 @@ class StagingWriter {
     if (peak > kLargestHalf && args.overflow != nullptr) Report(args, item, factors, sums);
   }
 
-  template <int kSums>
   __device__ __forceinline__ float2 Outputs(const GroupedArgs& args, const Factors& factors, int j,
-                                            const float (&sums)[kSums]) const {
+                                            const float (&sums)[kN / 2]) const {
     const float2 factor = factors.At(j);
     return {SwiGlu(sums[4 * j] * factor.x, sums[4 * j + 2] * factor.x * args.output_scale),
             SwiGlu(sums[4 * j + 1] * factor.y, sums[4 * j + 3] * factor.y * args.output_scale)};
   }
 
   // Marks the rows of which an output was beyond the largest half.
-  template <int kSums>
   __device__ __forceinline__ void Report(const GroupedArgs& args, uint32_t item,
-                                         const Factors& factors, const float (&sums)[kSums]) {
+                                         const Factors& factors, const float (&sums)[kN / 2]) {
     const int first_row = static_cast<int>(SharedWord(item + 8 * kN + 8));
     const int rows = static_cast<int>(SharedWord(item + 8 * kN + 12));
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) {
+    for (int j = 0; j < kN / 8; ++j) {
       const float2 h = Outputs(args, factors, j, sums);
       const int token = 8 * j + lane_ % 4 * 2;
       if (fabsf(h.x) > kLargestHalf && token < rows) {
@@ -187,15 +195,14 @@ class StagingWriter {
   }
 
   // Four matrices a store: 16 tokens of the warp's 16 rows.
-  template <int kSums>
   __device__ __forceinline__ void WriteHalves(const GroupedArgs& args, uint32_t item, uint32_t use,
-                                              const float (&sums)[kSums]) {
+                                              const float (&sums)[kN / 2]) {
     const Factors factors = MakeFactors(args, item);
     const uint32_t to =
         area_ + (lane_ / 16 * 8 + lane_ % 8) * Shape::kRowBytes + warp_ * 32 + lane_ / 8 % 2 * 16;
     AwaitFree(use);
 #pragma unroll
-    for (int j0 = 0; j0 < kSums / 4; j0 += 2) {
+    for (int j0 = 0; j0 < kN / 8; j0 += 2) {
       uint32_t pairs[4];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -209,9 +216,8 @@ class StagingWriter {
     HandOver();
   }
 
-  template <int kSums>
   __device__ __forceinline__ void WriteFloats(const GroupedArgs& args, uint32_t item,
-                                              const float (&sums)[kSums]) {
+                                              const float (&sums)[kN / 2]) {
     const Factors factors = MakeFactors(args, item);
     const uint32_t to = area_ + lane_ % 4 * 2 * Shape::kFloatRowBytes + warp_ * 64 + lane_ / 4 * 4;
 #pragma unroll
@@ -220,7 +226,6 @@ class StagingWriter {
 #pragma unroll
       for (int i = 0; i < kN / 16; ++i) {
         const int j = part * (kN / 16) + i;
-        if (j >= kSums / 4) break;
         const float2 factor = factors.At(j);
         const uint32_t row = to + i * 8 * Shape::kFloatRowBytes;
         StoreShared(row, sums[4 * j] * factor.x);
@@ -257,7 +262,7 @@ struct StagingCarrier {
     uint8_t* const to = args.h_tiles + (static_cast<int64_t>(column) * args.h_row_groups +
                                         item.first_row / kTileRows) *
                                            kTileBytes;
-    // Word w of a piece comes from warp w: position 8 * piece + 2 * w is k = 8 * w + 2 * piece.
+    // Word w of a piece comes from warp w; see WordsComeFromWarps.
     const auto load = [](uint32_t at) -> uint4 {
       return {SharedWord(at), SharedWord(at + 16), SharedWord(at + 32), SharedWord(at + 48)};
     };

@@ -47,11 +47,8 @@ struct Wgmma;
 #define WL_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WL_SUMS16(i) WL_SUMS4(i), WL_SUMS4((i) + 4), WL_SUMS4((i) + 8), WL_SUMS4((i) + 12)
 #define WL_SUMS32(i) WL_SUMS16(i), WL_SUMS16((i) + 16)
-#define WL_SUMS48(i) WL_SUMS32(i), WL_SUMS16((i) + 32)
 #define WL_SUMS64(i) WL_SUMS32(i), WL_SUMS32((i) + 32)
-#define WL_SUMS80(i) WL_SUMS64(i), WL_SUMS16((i) + 64)
 #define WL_SUMS96(i) WL_SUMS64(i), WL_SUMS32((i) + 64)
-#define WL_SUMS112(i) WL_SUMS64(i), WL_SUMS48((i) + 64)
 #define WL_SUMS128(i) WL_SUMS64(i), WL_SUMS64((i) + 64)
 #define WL_WGMMA(n, numbers, a, b, sums)                                                       \
   template <>                                                                                  \
@@ -68,35 +65,20 @@ struct Wgmma;
 WL_WGMMA(32, WL_TEN() ", %10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20", WL_SUMS16(0));
 WL_WGMMA(64, WL_TEN() "," WL_TEN(1) "," WL_TEN(2) ", %30, %31", "%32, %33, %34, %35", "%36",
          WL_SUMS32(0));
-WL_WGMMA(
-    96,
-    WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47",
-    "%48, %49, %50, %51", "%52", WL_SUMS48(0));
 WL_WGMMA(128,
          WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(
              5) ", %60, %61, %62, %63",
          "%64, %65, %66, %67", "%68", WL_SUMS64(0));
-WL_WGMMA(160,
-         WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5) "," WL_TEN(
-             6) "," WL_TEN(7),
-         "%80, %81, %82, %83", "%84", WL_SUMS80(0));
 WL_WGMMA(192,
          WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5) "," WL_TEN(
              6) "," WL_TEN(7) "," WL_TEN(8) ", %90, %91, %92, %93, %94, %95",
          "%96, %97, %98, %99", "%100", WL_SUMS96(0));
-WL_WGMMA(224,
-         WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5) "," WL_TEN(
-             6) "," WL_TEN(7) "," WL_TEN(8) "," WL_TEN(9) "," WL_TEN(10) ", %110, %111",
-         "%112, %113, %114, %115", "%116", WL_SUMS112(0));
 WL_WGMMA(256, WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5) "," WL_TEN(6) "," WL_TEN(7) "," WL_TEN(8) "," WL_TEN(9) "," WL_TEN(10) "," WL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127", "%128, %129, %130, %131", "%132", WL_SUMS128(0));
 
 #undef WL_WGMMA
 #undef WL_SUMS128
-#undef WL_SUMS112
 #undef WL_SUMS96
-#undef WL_SUMS80
 #undef WL_SUMS64
-#undef WL_SUMS48
 #undef WL_SUMS32
 #undef WL_SUMS16
 #undef WL_SUMS4

@@ -29,11 +29,15 @@ KernelRow MakeWgmmaRow(const char* name) {
 template <QuantType kType>
 void AppendWgmmaRows(std::vector<KernelRow>& rows) {
   rows.push_back(MakeWgmmaRow<kType, 256, true>("wgmma_gate_up_256"));
+  rows.push_back(MakeWgmmaRow<kType, 192, true>("wgmma_gate_up_192"));
   rows.push_back(MakeWgmmaRow<kType, 128, true>("wgmma_gate_up_128"));
   rows.push_back(MakeWgmmaRow<kType, 64, true>("wgmma_gate_up_64"));
+  rows.push_back(MakeWgmmaRow<kType, 32, true>("wgmma_gate_up_32"));
   rows.push_back(MakeWgmmaRow<kType, 256, false>("wgmma_plain_256"));
+  rows.push_back(MakeWgmmaRow<kType, 192, false>("wgmma_plain_192"));
   rows.push_back(MakeWgmmaRow<kType, 128, false>("wgmma_plain_128"));
   rows.push_back(MakeWgmmaRow<kType, 64, false>("wgmma_plain_64"));
+  rows.push_back(MakeWgmmaRow<kType, 32, false>("wgmma_plain_32"));
 }
 
 }  // namespace warpline::cuda

@@ -18,31 +18,31 @@
 
 namespace warpline::cuda {
 
-// Whether a piece of this type leaves room for the sums of 128 tokens in 112 registers.
-template <QuantType kType>
-constexpr bool HasSmallPieces() {
-  return sizeof(typename WeightFormat<kType>::Slice) <= 56;
-}
-
-// Sizes of one instance; kN is the most tokens of an item. Four consumers decode best; two leave
-// room for more tokens, or for formats whose pieces take many registers.
+// Sizes of one instance. Four consumers decode best; two leave room for more tokens, or for
+// formats whose pieces take many registers.
 template <QuantType kType, int kN, bool kFused>
 struct WgmmaShape {
   using Format = WeightFormat<kType>;
+  static constexpr int kSliceBytes = sizeof(typename Format::Slice);  // in a lane's registers
   static constexpr bool kIsCopy = kType == QuantType::kF32 || kType == QuantType::kF16 ||
                                   kType == QuantType::kBF16;  // packed as halves
-  static constexpr int kConsumers = kN > 128 || (kN == 128 && !HasSmallPieces<kType>()) ? 2 : 4;
+  // Pieces of which two at once are too many registers: the next one comes when half of this one
+  // is decoded.
+  static constexpr bool kIsLargePiece = kSliceBytes >= 64 && !kIsCopy;
+  // Pieces of half the k take so many bytes that loads one piece ahead do not fill the memory's
+  // latency; the feeder asks for them earlier. Elsewhere that only costs.
+  static constexpr bool kIsPrefetched = Format::kShape.groups == 2;
+  // Whether the sums of 128 tokens leave room for decoding in 112 registers. Q2_K has small pieces,
+  // but takes many registers on the way.
+  static constexpr bool kFits128 = kSliceBytes <= 56 && kType != QuantType::kQ2K;
+  static constexpr int kConsumers = kN > 128 || (kN == 128 && !kFits128) ? 2 : 4;
   static constexpr int kM = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kFeederRegisters = kConsumers == 2 ? 56 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 224 : 112;
-  // An item is multiplied with the first of these sizes, up to kN, that holds its rows.
-  static constexpr int kSizeStep = 32;
-  static constexpr int kMinSize = kN == 256 ? 160 : kN == 128 ? 128 : 32;
   // With the sums of 128 tokens in 112 registers there is no room to decode ahead; four consumers
   // hide one another's waits instead.
-  template <int kSize>
-  static constexpr bool kDecodesAhead = kSize < 128 || kConsumers == 2;
+  static constexpr bool kDecodesAhead = kN < 128 || kConsumers == 2;
 
   using Staging = EpilogueShape<kN, kConsumers, kFused>;
   static constexpr int kStageBytes = kN * 128;
@@ -188,7 +188,7 @@ __device__ __forceinline__ void FeedTiles(const GroupedArgs& args,
       }
       stage.Advance();
       __syncwarp();
-      if (step % kPairSteps == 0 && weights != nullptr) {
+      if (weights != nullptr && (Shape::kIsPrefetched ? step % kPairSteps == 0 : step == 0)) {
         const int left = args.k / kTileK - step;  // a last slice may be alone
         BulkPrefetch(weights, left < kPairSteps ? kPacked.slice_bytes : kPairBytes);
         weights += kPairBytes;
@@ -230,29 +230,30 @@ __device__ __forceinline__ void CopyParts(uint32_t (&parts)[2][4], uint32_t zero
   for (int i = 0; i < 8; ++i) parts[i / 4][i % 4] ^= zero;
 }
 
-// Sums of one warpgroup's 64 weight rows times kSize tokens over all of k. `slice` is the first
-// piece.
-template <typename Shape, int kSize>
+// Sums of one warpgroup's 64 weight rows times kN tokens over all of k. `slice` is the first piece.
+template <typename Shape, int kN>
 __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, const uint8_t* table,
                                             const PieceReader<typename Shape::Format>& weights,
                                             int k, typename Shape::Format::Slice& slice,
                                             RingCursor<Shape::kStages>& stage,
-                                            float (&sums)[kSize / 2]) {
+                                            float (&sums)[kN / 2]) {
   using Format = typename Shape::Format;
   constexpr int kGroups = Format::kShape.groups;
-  constexpr bool kAhead = Shape::template kDecodesAhead<kSize>;
+  constexpr bool kAhead = Shape::kDecodesAhead;
+  // The group after which the next piece is loaded into registers of its own; -1 for before all.
+  constexpr int kLoadAfter = !kAhead ? kGroups : Shape::kIsLargePiece ? kGroups / 2 - 1 : -1;
   const int slices = k / (kGroups * kGroupK);
   uint32_t parts[2][2][4];  // [group & 1][MMA step]
   uint32_t held = 0;        // barrier of the stage that running products still read
 #pragma unroll 1
   for (int i = 0; i < slices; ++i) {
     typename Format::Slice next;
+    if (kAhead && kLoadAfter < 0 && i + 1 < slices) next = weights.Load(i + 1);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const bool is_first = group % 2 == 0;  // of the stage's two groups
       Format::Decode(slice, table, group, parts[group % 2][0], parts[group % 2][1]);
-      // By now half of the piece's registers are free; the feeder has asked for the next one.
-      if (kAhead && group == kGroups / 2 - 1 && i + 1 < slices) next = weights.Load(i + 1);
+      if (group == kLoadAfter && i + 1 < slices) next = weights.Load(i + 1);
       if constexpr (Shape::kIsCopy) CopyParts(parts[group % 2], k % kPadK);
       PinParts(parts[group % 2]);
       if constexpr (!kAhead) {
@@ -264,7 +265,7 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
         WgmmaFence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          Wgmma<kSize>::Add(sums, parts[step / 2][step % 2], tile + 2 * step);
+          Wgmma<kN>::Add(sums, parts[step / 2][step % 2], tile + 2 * step);
         }
         WgmmaCommit();
         WgmmaWait<0>();
@@ -274,8 +275,8 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
         if (is_first) BarrierWait(shared.full + 8 * stage.slot, stage.parity);
         const uint64_t tile = TileDescriptor(shared.stages + stage.slot * Shape::kStageBytes);
         WgmmaFence();
-        Wgmma<kSize>::Add(sums, parts[group % 2][0], tile + (is_first ? 0 : 4));
-        Wgmma<kSize>::Add(sums, parts[group % 2][1], tile + (is_first ? 2 : 6));
+        Wgmma<kN>::Add(sums, parts[group % 2][0], tile + (is_first ? 0 : 4));
+        Wgmma<kN>::Add(sums, parts[group % 2][1], tile + (is_first ? 2 : 6));
         WgmmaCommit();
         WgmmaWait<1>();
         if (is_first) {
@@ -331,39 +332,24 @@ struct Consumer {
     slice = weights.Load(0);
   }
 
-  // The block's item `number` at `index`; whether it was the last one.
-  template <int kSize>
-  __device__ __forceinline__ bool Multiply(int index) {
-    float sums[kSize / 2];
-#pragma unroll
-    for (int i = 0; i < kSize / 2; ++i) sums[i] = 0;
-    AddProducts<Shape, kSize>(shared, table, weights, args.k, slice, stage, sums);
-    const bool is_last =
-        index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
-    // The next item's weights are on their way while this one's outputs are written.
-    if (!is_last) Open(number + 1);
-    Writer(shared.staging, shared.staging_full, shared.staging_free)
-        .Write(args, shared.ItemAt(number), number, sums);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
-    ++number;
-    return is_last;
-  }
-
-  template <int kSize>
-  __device__ __forceinline__ bool MultiplyBySize(int index) {
-    if constexpr (kSize < kN) {
-      const uint32_t rows =
-          SharedWord(shared.ItemAt(number) + 2 * Shape::kRowFactorBytes + offsetof(TileItem, rows));
-      if (rows > kSize) return MultiplyBySize<kSize + Shape::kSizeStep>(index);
-    }
-    return Multiply<kSize>(index);
-  }
-
   __device__ __forceinline__ void Run() {
     Open(0);
 #pragma unroll 1
-    for (int index = blockIdx.x; !MultiplyBySize<Shape::kMinSize>(index); index += gridDim.x) {
+    for (int index = blockIdx.x;; index += gridDim.x) {
+      float sums[kN / 2];
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
+      AddProducts<Shape, kN>(shared, table, weights, args.k, slice, stage, sums);
+      const bool is_last =
+          index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
+      // The next item's weights are on their way while this one's outputs are written.
+      if (!is_last) Open(number + 1);
+      Writer(shared.staging, shared.staging_full, shared.staging_free)
+          .Write(args, shared.ItemAt(number), number, sums);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
+      if (is_last) return;
+      ++number;
     }
   }
 };
@@ -371,14 +357,17 @@ struct Consumer {
 #endif  // WL_SM90A
 
 // Launched with Shape::kThreads threads, Shape::kSharedBytes of shared memory and at most as many
-// blocks as multiprocessors.
+// blocks as multiprocessors. The kernels of one product may follow one another with programmatic
+// serialization: each lets the next one start as soon as multiprocessors are free, and ends after
+// the one before it.
 template <QuantType kType, int kN, bool kFused>
 __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
     WgmmaTile(const __grid_constant__ GroupedArgs args) {
 #if defined(WL_SM90A)
   using Shape = WgmmaShape<kType, kN, kFused>;
   extern __shared__ __align__(1024) uint8_t memory[];
-  if (blockIdx.x >= *args.item_count) return;
+  AllowNextKernel();
+  if (static_cast<int>(blockIdx.x) >= *args.item_count) return AwaitPreviousKernel();
   const WgmmaShared<Shape> shared(memory);
   uint8_t* const table = memory + Shape::kStages * Shape::kStageBytes;
   if (threadIdx.x == 0) shared.Init(*args.item_count);
@@ -398,6 +387,7 @@ __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
     TakeRegisters<Shape::kConsumerRegisters>();
     Consumer<Shape, kN, kFused>{args, shared, table}.Run();
   }
+  AwaitPreviousKernel();
 #endif
 }
 
