@@ -134,7 +134,25 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
     args.item_count = items.count(0);
     return items.off()->Multiply(weights.type, weights.is_gate_up, args, stream);
   }
+  return set.policy == Policy::kWgmma ? MultiplyInTurn(set, items, args, stream)
+                                      : MultiplySideBySide(set, items, args, stream);
+}
+
+absl::Status ExpertKernels::MultiplyInTurn(const KernelSet& set, const ItemLists& items,
+                                           GroupedArgs args, cudaStream_t stream) const {
+  for (int i = 0; i < items.class_count(); ++i) {
+    args.items = items.items(i);
+    args.item_count = items.count(i);
+    WL_RETURN_IF_ERROR(Launch(set.kernels[static_cast<size_t>(i)], args, items.max_items(i),
+                              i == 0 ? Start::kAfterAll : Start::kEarly, stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertKernels::MultiplySideBySide(const KernelSet& set, const ItemLists& items,
+                                               GroupedArgs args, cudaStream_t stream) const {
   const int classes = items.class_count();
+  const Start start = IsFew(set.kernels[0].row.op) ? Start::kEarly : Start::kAfterAll;
   if (classes > 1) WL_RETURN_IF_ERROR(forked_.Record(stream));
   for (int i = 0; i < classes; ++i) {
     // The last launch goes on the caller's stream; it need not wait for a fork.
@@ -144,7 +162,7 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
     if (is_side) WL_RETURN_IF_ERROR(forked_.Block(own));
     args.items = items.items(i);
     args.item_count = items.count(i);
-    WL_RETURN_IF_ERROR(Launch(set.kernels[index], args, items.max_items(i), own));
+    WL_RETURN_IF_ERROR(Launch(set.kernels[index], args, items.max_items(i), start, own));
     if (is_side) WL_RETURN_IF_ERROR(side_done_[index].Record(own));
   }
   for (int i = 0; i + 1 < classes; ++i) {
@@ -154,24 +172,24 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
 }
 
 absl::Status ExpertKernels::Launch(const PreparedKernel& kernel, const GroupedArgs& args,
-                                   int64_t max_items, cudaStream_t stream) const {
+                                   int64_t max_items, Start start, cudaStream_t stream) const {
   cudaLaunchConfig_t config = {};
   int threads = kernel.row.threads;
   int shared_bytes = kernel.row.shared_bytes;
   int resident_blocks = kernel.resident_blocks;
   int64_t blocks = max_items;
-  cudaLaunchAttribute early_start = {};
   if (IsFew(kernel.row.op)) {
     threads = FewRowsThreads(args.k);
     shared_bytes -= FewRowsSharedBytes(0, kFewRowsMaxWarps) - FewRowsSharedBytes(0, threads / 32);
     WL_ASSIGN_OR_RETURN(resident_blocks,
                         RuntimeDriver().ResidentBlocks(kernel.row.function, threads, shared_bytes));
     blocks *= args.row_blocks;
-    early_start.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early_start.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &early_start;
-    config.numAttrs = device_.facts().capability >= 90 ? 1 : 0;
   }
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = start == Start::kEarly && device_.facts().capability >= 90 ? 1 : 0;
   blocks = std::min<int64_t>(blocks, int64_t{resident_blocks} * device_.facts().processors);
   config.gridDim = dim3(static_cast<unsigned>(std::max<int64_t>(blocks, 1)));
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -64,7 +64,7 @@ class ExpertKernels {
   KernelChoices& choices() { return choices_; }
 
   // One product with the kernels of `set`, over tiles that Fill() has cut on the same stream; one
-  // launch for each tile size, side by side. `args` comes without weights, items and table, which
+  // launch for each tile size, which overlap. `args` comes without weights, items and table, which
   // are filled in here; its weight_scale is multiplied by that of the weights. Asynchronous on
   // `stream`, but for `off`, which waits for the tiles.
   absl::Status Multiply(const KernelSet& set, const PackedExperts& weights, const ItemLists& items,
@@ -74,8 +74,16 @@ class ExpertKernels {
   explicit ExpertKernels(const Device& device, KernelChoices choices)
       : device_(device), choices_(std::move(choices)) {}
   absl::Status CreateTables();
+  // One stream; each kernel starts where the one before leaves multiprocessors free.
+  absl::Status MultiplyInTurn(const KernelSet& set, const ItemLists& items, GroupedArgs args,
+                              cudaStream_t stream) const;
+  // Forked streams that join `stream` again.
+  absl::Status MultiplySideBySide(const KernelSet& set, const ItemLists& items, GroupedArgs args,
+                                  cudaStream_t stream) const;
+  // kEarly: beside the end of the kernel before, for which the kernel itself waits where it must.
+  enum class Start { kAfterAll, kEarly };
   absl::Status Launch(const PreparedKernel& kernel, const GroupedArgs& args, int64_t max_items,
-                      cudaStream_t stream) const;
+                      Start start, cudaStream_t stream) const;
 
   Device device_;
   KernelChoices choices_;
