@@ -243,9 +243,26 @@ class AddressTest(Folder):
         socket.create_connection(("127.0.0.1", grpc_port)).close()
 
     def test_a_socket_path_that_is_too_long(self):
-        code, output, _ = serve("--socket-dir", self.path("x" * 108))
-        self.assertNotEqual(code, 0)
-        self.assertIn("107 bytes", output)
+        # Too long for every socket, for all but the shortest name, and for the longest name only.
+        for length in (108, 107 - len("/notify.sock"), 107 - len("/coordinator.sock") + 1):
+            folder = self.path("").ljust(length, "x")
+            code, output, _ = serve("--socket-dir", folder)
+            self.assertEqual(code, 2, output)
+            self.assertIn(f"--socket-dir: socket path {folder}/coordinator.sock is longer than 107 bytes", output)
+            self.assertNotIn("started process", output)
+            self.assertFalse(os.path.exists(folder))
+        # The longest one that fits works.
+        service = Service(MODEL, "--socket-dir", self.path("").ljust(107 - len("/coordinator.sock"), "x"))
+        self.addCleanup(service.stop)
+        self.assertTrue(answers(service))
+
+    def test_a_temporary_folder_whose_path_is_too_long(self):
+        os.mkdir(folder := self.path("x" * 100))
+        result = subprocess.run([os.path.join(BIN, "warpline"), "serve", "-m", MODEL], stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, timeout=30, env={**os.environ, "TMPDIR": folder})
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("coordinator.sock is longer than 107 bytes", result.stderr)
+        self.assertEqual(os.listdir(folder), [])
 
     def test_a_port_in_use_ends_everything_at_once(self):
         with socket.socket() as taken:
