@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/few_routing.h"
 #include "kernels/cuda/grouped_args.h"
 #include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/off_product.h"
@@ -42,6 +43,10 @@ class ItemLists {
   const TileItem* items(int index) const { return args_.classes[index].items; }
   const int32_t* count(int index) const { return args_.item_counts + index; }
   int64_t max_items(int index) const { return max_items_[static_cast<size_t>(index)]; }
+  // Where RouteFew puts the tiles of a decode step instead.
+  FewTiles few_tiles(uint8_t* overflow) const {
+    return {.items = args_.classes[0].items, .item_count = args_.item_counts, .overflow = overflow};
+  }
   OffProduct* off() const { return off_.get(); }  // null for other policies
 
  private:

@@ -4,9 +4,9 @@
 #include "base/status.h"
 #include "kernels/cuda/combine.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/few_routing.h"
 #include "kernels/cuda/gather_tiles.h"
 #include "kernels/cuda/packed_layout.h"
-#include "kernels/cuda/routing.h"
 
 namespace warpline::cuda {
 namespace {
@@ -114,20 +114,25 @@ absl::Status ExpertProduct::Multiply(Op op, const PackedExperts& weights, const 
   return kernels_.Multiply(*chosen.set, weights, *chosen.items, args, stream);
 }
 
-absl::Status ExpertProduct::RouteStep(const ExpertStep& step, cudaStream_t stream) {
-  return Route({.expert_ids = step.expert_ids,
-                .weights = step.weights,
-                .tokens = step.tokens,
-                .slots = plan_.slots,
-                .experts = plan_.experts,
-                .start = start_.as<int32_t>(),
-                .count = count_.as<int32_t>(),
-                .row_token = row_token_.as<int32_t>(),
-                .slot_row = slot_row_.as<int32_t>(),
-                .row_weight = row_weight_.as<float>(),
-                .bad_ids = bad_ids_.as<int32_t>(),
-                .scratch = scratch_.as<int32_t>()},
-               stream);
+RoutingArgs ExpertProduct::RoutingOf(const ExpertStep& step) const {
+  return {.expert_ids = step.expert_ids,
+          .weights = step.weights,
+          .tokens = step.tokens,
+          .slots = plan_.slots,
+          .experts = plan_.experts,
+          .start = start_.as<int32_t>(),
+          .count = count_.as<int32_t>(),
+          .row_token = row_token_.as<int32_t>(),
+          .slot_row = slot_row_.as<int32_t>(),
+          .row_weight = row_weight_.as<float>(),
+          .bad_ids = bad_ids_.as<int32_t>(),
+          .scratch = scratch_.as<int32_t>()};
+}
+
+absl::Status ExpertProduct::ClearOverflow(cudaStream_t stream) const {
+  return CudaStatus(
+      cudaMemsetAsync(overflow_.as(), 0, static_cast<size_t>(overflow_.bytes()), stream),
+      "clearing overflow flags");
 }
 
 absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& step,
@@ -137,10 +142,6 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
         absl::StrCat("a step of ", step.tokens, " tokens, planned for ", plan_.max_tokens));
   }
   if (step.tokens == 0) return absl::OkStatus();
-  WL_RETURN_IF_ERROR(RouteStep(step, stream));
-  WL_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(overflow_.as(), 0, static_cast<size_t>(overflow_.bytes()), stream),
-                 "clearing overflow flags"));
   // Mixed types take the path of prompts in both kinds of step.
   WL_RETURN_IF_ERROR(step.kind == StepKind::kDecode && !IsMixed(weights)
                          ? RunDecode(weights, step, stream)
@@ -158,6 +159,8 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
 
 absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
+  WL_RETURN_IF_ERROR(Route(RoutingOf(step), stream));
+  WL_RETURN_IF_ERROR(ClearOverflow(stream));
   GatherArgs gather = {.x = step.x,
                        .x_is_float = step.x_is_float,
                        .tokens = step.tokens,
@@ -221,25 +224,36 @@ absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const Expert
     return absl::InvalidArgumentError(
         "decode steps take halves without a scale, a multiple of 128 values to a token");
   }
+  WL_ASSIGN_OR_RETURN(const Chosen first, Choose(Op::kFewGateUp, weights.gate_up));
+  WL_ASSIGN_OR_RETURN(const Chosen second, Choose(Op::kFewPlain, weights.down));
+  WL_RETURN_IF_ERROR(RouteDecode(step, *first.items, stream));
   GroupedArgs args;
   args.x_rows = static_cast<const uint16_t*>(step.x);
   args.ids = row_token_.as<int32_t>();
   args.h_rows = hidden_.as<uint16_t>();
   args.output_scale = kHiddenScale;
   args.overflow = overflow_.as();
-  WL_RETURN_IF_ERROR(Multiply(Op::kFewGateUp, weights.gate_up, args, stream));
+  WL_RETURN_IF_ERROR(kernels_.Multiply(*first.set, weights.gate_up, *first.items, args, stream));
   args = {};
   args.x_rows = hidden_.as<uint16_t>();
   args.weight_scale = 1 / kHiddenScale;
   args.y = y_.as();
   args.row_weight = row_weight_.as<float>();
   // Where both are tiles of few rows, those of the first are the second's too; see few_rows.cuh.
-  WL_ASSIGN_OR_RETURN(const Chosen first, Choose(Op::kFewGateUp, weights.gate_up));
-  WL_ASSIGN_OR_RETURN(const Chosen second, Choose(Op::kFewPlain, weights.down));
   if (first.set->policy == second.set->policy && second.items->off() == nullptr) {
     return kernels_.Multiply(*second.set, weights.down, *first.items, args, stream);
   }
   return Multiply(Op::kFewPlain, weights.down, args, stream);
+}
+
+absl::Status ExpertProduct::RouteDecode(const ExpertStep& step, const ItemLists& items,
+                                        cudaStream_t stream) const {
+  if (items.off() == nullptr && int64_t{step.tokens} * plan_.slots <= kFewRoutingPairs) {
+    return RouteFew(RoutingOf(step), items.few_tiles(overflow_.as()), stream);
+  }
+  WL_RETURN_IF_ERROR(Route(RoutingOf(step), stream));
+  WL_RETURN_IF_ERROR(ClearOverflow(stream));
+  return items.Fill(Rows(), stream);
 }
 
 }  // namespace warpline::cuda

@@ -16,6 +16,7 @@
 #include "kernels/cuda/expert_kernels.h"
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
+#include "kernels/cuda/routing.h"
 
 namespace warpline::cuda {
 
@@ -93,7 +94,10 @@ class ExpertProduct {
   absl::Status PrepareProduct(Op op, const PackedExperts& weights);
   absl::StatusOr<const KernelSet*> SetOf(Op op, QuantType type) const;
   absl::StatusOr<Chosen> Choose(Op op, const PackedExperts& weights) const;
-  absl::Status RouteStep(const ExpertStep& step, cudaStream_t stream);
+  RoutingArgs RoutingOf(const ExpertStep& step) const;
+  absl::Status ClearOverflow(cudaStream_t stream) const;
+  absl::Status RouteDecode(const ExpertStep& step, const ItemLists& items,
+                           cudaStream_t stream) const;
   absl::Status RunPrompt(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
   absl::Status HiddenTiles(const ExpertWeights& weights, const ExpertStep& step,
                            cudaStream_t stream);
