@@ -37,7 +37,7 @@ std::string LongSpelling(const std::string& argument) {
 }
 
 // What is wrong with a config file before its keys are looked at; empty when nothing is.
-std::string ConfigFileProblem(const std::string& path) {
+std::string ConfigFileProblem(const std::string& path, const std::vector<std::string>& secrets) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return "cannot be read";
   if (!S_ISREG(info.st_mode)) return "is no regular file";
@@ -66,6 +66,10 @@ std::string ConfigFileProblem(const std::string& path) {
         return absl::StrCat("line ", line_number, ": key ", key, " stands there twice");
     }
     seen.push_back(key);
+    const bool is_secret = std::find(secrets.begin(), secrets.end(), key) != secrets.end();
+    if (is_secret && (info.st_mode & S_IROTH) != 0) {
+      LogWarning("config file ", path, " holds ", key, " and can be read by everybody");
+    }
   }
   return "";
 }
@@ -152,8 +156,8 @@ Flags::Flags(CLI::App& app, std::string program) : app_(app), program_(std::move
   app_.set_version_flag("--version", absl::StrCat(program_, " ", WARPLINE_VERSION));
   app_.set_config("--config", "", "Config file: lines key = value, key being an option's long name")
       ->envname("WARPLINE_CONFIG")
-      ->check([](const std::string& path) {
-        const std::string problem = ConfigFileProblem(path);
+      ->check([this](const std::string& path) {
+        const std::string problem = ConfigFileProblem(path, secrets_);
         return problem.empty() ? ""
                                : absl::StrCat("config file ", EscapeForLog(path), " ", problem);
       });

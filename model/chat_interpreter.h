@@ -22,6 +22,9 @@ struct Scope {
   std::map<std::string, Value> variables;
 };
 
+const Value* Lookup(const Scope* scope, const std::string& name);  // null: not set
+std::shared_ptr<Scope> Inner(const std::shared_ptr<Scope>& outer);
+
 struct MacroObject {
   const Statement* statement = nullptr;
   std::shared_ptr<Scope> scope;  // where it was defined
@@ -45,6 +48,8 @@ struct Arguments {
   const Value* Get(size_t index, absl::string_view name) const;
 };
 
+constexpr int kBytesPerStep = 16;  // for Interpreter::Charge
+
 // One rendering. Errors are InvalidArgument "line N: reason".
 class Interpreter {
  public:
@@ -54,7 +59,7 @@ class Interpreter {
   absl::StatusOr<Text> Render(const Block& block, std::map<std::string, Value> variables);
 
   // For the built-in filters, tests and functions.
-  absl::Status Charge(int line, int64_t steps);  // a step, or 16 bytes made
+  absl::Status Charge(int line, int64_t steps);  // a step, or kBytesPerStep made
   absl::StatusOr<Value> ApplyFilter(const std::string& name, const Value& input,
                                     const Arguments& arguments);
   absl::StatusOr<bool> ApplyTest(const std::string& name, const Value& input,
@@ -69,8 +74,19 @@ class Interpreter {
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
-  class Deeper;
 
+  // Counts the depth of evaluation while it lives.
+  class Deeper {
+   public:
+    explicit Deeper(Interpreter& interpreter) : interpreter_(interpreter) { ++interpreter_.depth_; }
+    ~Deeper() { --interpreter_.depth_; }
+    absl::Status Check(int line) const;
+
+   private:
+    Interpreter& interpreter_;
+  };
+
+  // Statements: chat_interpreter.cc.
   absl::StatusOr<Flow> Run(const Block& block, const std::shared_ptr<Scope>& scope, Text& out);
   absl::StatusOr<Flow> RunStatement(const Statement& statement, const std::shared_ptr<Scope>& scope,
                                     Text& out);
@@ -87,7 +103,7 @@ class Interpreter {
                                      const std::shared_ptr<Scope>& scope);
   absl::Status Emit(int line, const Text& text, Text& out);
 
-  // The value, which is neither too deep nor too heavy.
+  // Expressions: chat_evaluate.cc. The value, which is neither too deep nor too heavy.
   absl::StatusOr<Value> Evaluate(const Expression& expression, const std::shared_ptr<Scope>& scope);
   absl::StatusOr<Value> EvaluateKind(const Expression& expression,
                                      const std::shared_ptr<Scope>& scope);

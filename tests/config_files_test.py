@@ -43,7 +43,7 @@ class ConfigFilesTest(unittest.TestCase):
         return os.path.join(self.folder.name, name)
 
     def start(self, name: str, *flags):
-        """Starts a program and waits until it notifies READY=1, as Type=notify does."""
+        """Starts a program that notifies READY=1, as Type=notify wants."""
         kind = name.split("-")[0]
         self.processes[name] = subprocess.Popen(
             [os.path.join(BIN, "warpline-" + kind), "--config", self.path(kind + ".conf"), *flags],
@@ -65,14 +65,14 @@ class ConfigFilesTest(unittest.TestCase):
 
     def test_they_find_one_another_in_any_order(self):
         self.start("gateway")
-        self.await_ready(1)
-        status, body = self.get("/ready")
-        self.assertEqual(status, 503, body)
+        self.assertTrue(wait_until(lambda: self.get("/ready")[0] == 503))
         self.start("coordinator")
         for number in (0, 1):
             self.start(f"worker-{number}", "--listen", f"unix:{self.path(f'worker-{number}.sock')}")
-        self.await_ready(3)  # The coordinator says so after its warm-up token.
-        self.assertTrue(wait_until(lambda: self.get("/ready")[0] == 200))
+        # Coordinator and gateway say so after the warm-up token, the gateway once it has heard of it.
+        self.await_ready(4)
+        status, body = self.get("/ready")
+        self.assertEqual(status, 200, body)
         stages = json.loads(self.get("/v1/status")[1])["stages"]
         self.assertEqual([stage["pid"] for stage in stages], [self.processes[f"worker-{n}"].pid for n in (0, 1)])
         for name in ("gateway", "coordinator"):

@@ -150,6 +150,19 @@ class OptionTest(Folder):
             self.assertEqual(json.loads(service.get("/v1/status")[1])["slots"], 3)
             self.assertIn("may be written by everybody", service.tail())
 
+    def test_secrets_that_everybody_can_read_are_warned_of(self):
+        config = self.write("key.conf", b"api-key = \"hunter2\"\n", 0o644)
+        keys = self.write("keys", b"hunter2\n", 0o644)
+        gateway = [os.path.join(BIN, "warpline-gateway"), "--coordinator", "unix:/nowhere", "--print-config"]
+        result = subprocess.run([*gateway, "--config", config], capture_output=True, timeout=10)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b"holds api-key and can be read by everybody", result.stderr)
+        process = subprocess.Popen([*gateway[:-1], "--port", "0", "--api-key-file", keys], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertIn(b"can be read by everybody", process.stderr.readline())
+
     def test_precedence_and_masked_secrets(self):
         path = self.write("one.conf", b"chunk = 11\nparallel = 5\nqueue = 70\napi-key = \"hunter2\"\n".replace(b"queue = 70\n", b""))
         environment = {**os.environ, "WARPLINE_CHUNK": "12", "WARPLINE_PARALLEL": "6"}
@@ -225,15 +238,31 @@ class AddressTest(Folder):
         self.addCleanup(service.stop)
         self.assertTrue(wait_until(lambda: "warpline ready" in service.tail()), service.tail())
         service.port = int(re.search(r"gateway listening address=\S+ port=(\d+)", service.tail()).group(1))
-        self.assertTrue(wait_until(lambda: service.get("/ready")[0] == 200), service.tail())
-        self.assertTrue(answers(service))
+        self.assertTrue(answers(service))  # What is ready answers.
         grpc_port = int(re.search(r"coordinator listening address=127\S+ port=(\d+)", service.tail()).group(1))
         socket.create_connection(("127.0.0.1", grpc_port)).close()
 
     def test_a_socket_path_that_is_too_long(self):
-        code, output, _ = serve("--socket-dir", self.path("x" * 108))
-        self.assertNotEqual(code, 0)
-        self.assertIn("107 bytes", output)
+        # Too long for every socket, for all but the shortest name, and for the longest name only.
+        for length in (108, 107 - len("/notify.sock"), 107 - len("/coordinator.sock") + 1):
+            folder = self.path("").ljust(length, "x")
+            code, output, _ = serve("--socket-dir", folder)
+            self.assertEqual(code, 2, output)
+            self.assertIn(f"--socket-dir: socket path {folder}/coordinator.sock is longer than 107 bytes", output)
+            self.assertNotIn("started process", output)
+            self.assertFalse(os.path.exists(folder))
+        # The longest one that fits works.
+        service = Service(MODEL, "--socket-dir", self.path("").ljust(107 - len("/coordinator.sock"), "x"))
+        self.addCleanup(service.stop)
+        self.assertTrue(answers(service))
+
+    def test_a_temporary_folder_whose_path_is_too_long(self):
+        os.mkdir(folder := self.path("x" * 100))
+        result = subprocess.run([os.path.join(BIN, "warpline"), "serve", "-m", MODEL], stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, timeout=30, env={**os.environ, "TMPDIR": folder})
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("coordinator.sock is longer than 107 bytes", result.stderr)
+        self.assertEqual(os.listdir(folder), [])
 
     def test_a_port_in_use_ends_everything_at_once(self):
         with socket.socket() as taken:

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -122,6 +123,18 @@ TEST(StyleTest, CudaStaysInItsFolder) {
     const std::string included = IncludedPath(line.text);
     return (absl::StartsWith(included, "cuda") || absl::StartsWith(included, "cublas")) &&
            !absl::StartsWith(line.file, "kernels/cuda/");
+  }));
+}
+
+// State that depends on a device is a member of an object of that device: a static would be one for
+// all of them.
+TEST(StyleTest, CudaCodeHasNoStaticVariables) {
+  EXPECT_NONE(Offences([](const Line& line) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line.text);
+    return absl::StartsWith(line.file, "kernels/cuda/") && !IsTest(line.file) &&
+           absl::StartsWith(text, "static ") && absl::EndsWith(text, ";") &&
+           !absl::StrContains(text, "constexpr") && !absl::StrContains(text, "const ") &&
+           !absl::StrContains(text, ")");
   }));
 }
 

@@ -17,9 +17,11 @@ namespace warpline {
 absl::StatusOr<std::unique_ptr<LocalService>> LocalService::Start(ServiceOptions options,
                                                                   const std::string& log_level) {
   WL_ASSIGN_OR_RETURN(SocketFolder folder, SocketFolder::Create(""));
+  const std::string socket_dir = absl::StrCat(folder.path(), "/service");
+  WL_RETURN_IF_ERROR(CheckSocketPaths(socket_dir));
   WL_ASSIGN_OR_RETURN(NotifySocket notify, NotifySocket::Create(folder.path()));
   WL_ASSIGN_OR_RETURN(WatchPipe watch, WatchPipe::Create());
-  options.socket_dir = absl::StrCat(folder.path(), "/service");
+  options.socket_dir = socket_dir;
   std::vector<std::string> arguments = ServeArguments(options);
   arguments.insert(arguments.begin(), ProgramPath("warpline"));
   arguments.push_back(absl::StrCat("--log-level=", log_level));

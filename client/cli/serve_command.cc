@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "base/flags.h"
 #include "base/process.h"
 #include "base/status.h"
 #include "client/cli/program_path.h"
@@ -119,17 +120,21 @@ std::vector<ChildSpec> ServiceSpecs(const ServiceOptions& options, const std::st
 }
 
 int Serve(const ServiceOptions& options, const std::string& log_level) {
-  absl::StatusOr<SocketFolder> folder = SocketFolder::Create(options.socket_dir);
-  if (!folder.ok()) {
-    std::cerr << "warpline: " << folder.status().message() << std::endl;
-    return kExitFailure;
+  if (!options.socket_dir.empty()) {
+    const absl::Status fits = CheckSocketPaths(options.socket_dir);
+    if (!fits.ok()) return UsageError("warpline", absl::StrCat("--socket-dir: ", fits.message()));
   }
+  const auto failed = [](const absl::Status& status) {
+    std::cerr << "warpline: " << status.message() << std::endl;
+    return kExitFailure;
+  };
+  absl::StatusOr<SocketFolder> folder = SocketFolder::Create(options.socket_dir);
+  if (!folder.ok()) return failed(folder.status());
+  // One under TMPDIR may have too long a path as well.
+  if (absl::Status fits = CheckSocketPaths(folder->path()); !fits.ok()) return failed(fits);
   absl::StatusOr<Supervisor> supervisor =
       Supervisor::Create(folder->path(), ServiceSpecs(options, folder->path(), log_level));
-  if (!supervisor.ok()) {
-    std::cerr << "warpline: " << supervisor.status().message() << std::endl;
-    return kExitFailure;
-  }
+  if (!supervisor.ok()) return failed(supervisor.status());
   return supervisor->Run(options.watch_fd, options.drain_seconds + 5);
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,8 @@
 namespace warpline {
 namespace {
 
+constexpr char kLongestName[] = "coordinator.sock";
+constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 constexpr char kPrefix[] = "warpline-serve-";
 constexpr int kAttempts = 5;  // Another process may take a new folder for one that was left.
 
@@ -52,6 +55,13 @@ void RemoveLeftFolders(const std::filesystem::path& parent, const std::string& o
 }
 
 }  // namespace
+
+absl::Status CheckSocketPaths(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/", kLongestName);
+  if (path.size() <= kMaxPathBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("socket path ", EscapeForLog(path),
+                                                 " is longer than ", kMaxPathBytes, " bytes"));
+}
 
 absl::StatusOr<SocketFolder> SocketFolder::Create(const std::string& path) {
   if (!path.empty()) {

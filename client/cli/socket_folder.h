@@ -5,10 +5,15 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 
 namespace warpline {
+
+// InvalidArgument when the path of a service's socket in `folder` would be longer than the system
+// allows; names that path.
+absl::Status CheckSocketPaths(const std::string& folder);
 
 class SocketFolder {
  public:

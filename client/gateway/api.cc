@@ -121,9 +121,9 @@ void Api::AskStatus(UnaryCallback<v1::StatusResponse> done) {
   });
 }
 
-void Api::LearnModelName(std::function<void(bool known)> done) {
-  AskStatus([this, done = std::move(done)](const absl::StatusOr<v1::StatusResponse>& /*answer*/) {
-    done(!model_name_.empty());
+void Api::AskReady(std::function<void(bool ready)> done) {
+  AskStatus([done = std::move(done)](const absl::StatusOr<v1::StatusResponse>& answer) {
+    done(answer.ok() && answer->ready());
   });
 }
 

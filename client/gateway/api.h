@@ -36,9 +36,9 @@ class Api {
   // Answers through the session, at once or later.
   void Handle(const RouteInfo& route, absl::string_view target, std::string body,
               std::shared_ptr<Session> session);
-  // Asks the coordinator for the model's name, which answers carry. `again` in case it has none
-  // yet.
-  void LearnModelName(std::function<void(bool known)> done);
+  // Asks the coordinator whether it takes requests, as /ready does, and learns the model's name,
+  // which answers carry.
+  void AskReady(std::function<void(bool ready)> done);
 
   const GatewayConfig& config() const { return config_; }
   GatewayMetrics& metrics() { return metrics_; }

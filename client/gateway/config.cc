@@ -1,5 +1,7 @@
 #include "client/gateway/config.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <string>
 
@@ -7,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/flags.h"
+#include "base/log.h"
 
 namespace warpline {
 namespace {
@@ -88,6 +91,10 @@ std::string ReadKeys(const Options& options, GatewayConfig& config) {
       const absl::string_view key = absl::StripAsciiWhitespace(line);
       if (!key.empty()) config.api_keys.emplace_back(key);
       if (config.api_keys.size() > kMaxKeys) return "--api-key-file has too many keys";
+    }
+    struct stat info {};
+    if (stat(options.api_key_file.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+      LogWarning("key file ", EscapeForLog(options.api_key_file), " can be read by everybody");
     }
     // A file without keys must not mean that anybody may enter.
     if (config.api_keys.empty()) {

@@ -16,7 +16,8 @@ using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
 constexpr Milliseconds kAcceptPause{100};
-constexpr Milliseconds kModelNamePause{1000};
+constexpr Milliseconds kReadyPause{100};
+constexpr std::chrono::seconds kNotifyInterval{10};
 constexpr Milliseconds kDrainCheck{20};
 // For the error events of requests that outlived the drain limit.
 constexpr Milliseconds kEndingTime{1000};
@@ -75,7 +76,7 @@ Gateway::Gateway(const GatewayConfig& config, std::unique_ptr<asio::io_context> 
       io_(std::move(io)),
       acceptor_(std::move(acceptor)),
       accept_timer_(*io_),
-      model_timer_(*io_),
+      ready_timer_(*io_),
       drain_timer_(*io_),
       table_(metrics_),
       client_(io_->get_executor(), config_.coordinator),
@@ -88,7 +89,7 @@ Gateway::Gateway(const GatewayConfig& config, std::unique_ptr<asio::io_context> 
 
 void Gateway::Run() {
   Accept();
-  LearnModelName();
+  AwaitReady();
   io_->run();
 }
 
@@ -129,12 +130,20 @@ void Gateway::OnAcceptError(const ErrorCode& error) {
   });
 }
 
-void Gateway::LearnModelName() {
-  api_.LearnModelName([this](bool known) {
-    if (known || table_.draining()) return;
-    model_timer_.expires_after(kModelNamePause);
-    model_timer_.async_wait([this](const ErrorCode& stopped) {
-      if (!stopped) LearnModelName();
+// The answer comes over the channel that requests take: a coordinator that says itself that it is
+// ready may still be out of reach, until gRPC dials again.
+void Gateway::AwaitReady() {
+  api_.AskReady([this](bool ready) {
+    if (table_.draining()) return;
+    if (ready) return NotifySupervisor("READY=1\nSTATUS=serving");
+    if (Now() >= notify_again_at_) {
+      // However long the coordinator takes: each call buys a minute.
+      NotifySupervisor("EXTEND_TIMEOUT_USEC=60000000\nSTATUS=waiting for the coordinator");
+      notify_again_at_ = Now() + kNotifyInterval;
+    }
+    ready_timer_.expires_after(kReadyPause);
+    ready_timer_.async_wait([this](const ErrorCode& stopped) {
+      if (!stopped) AwaitReady();
     });
   });
 }
@@ -147,7 +156,7 @@ void Gateway::StartDraining() {
   if (table_.draining()) return;
   LogInfo("draining connections=", table_.size());
   table_.StartDraining();
-  model_timer_.cancel();
+  ready_timer_.cancel();
   drain_deadline_ = Now() + std::chrono::seconds(config_.drain_seconds);
   WatchDraining();
 }

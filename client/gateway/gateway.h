@@ -23,7 +23,8 @@ class Gateway {
 
   const std::string& address() const { return address_; }
   int port() const { return port_; }
-  // Serves until the gateway has drained.
+  // Serves until the gateway has drained. Tells the supervisor READY once the coordinator takes
+  // requests.
   void Run();
   // From any thread: refuses new requests with 503, lets running ones finish for at most
   // `drain_seconds`, then ends them with an error; Run returns.
@@ -38,7 +39,7 @@ class Gateway {
   void Accept();
   void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
   void OnAcceptError(const boost::system::error_code& error);
-  void LearnModelName();
+  void AwaitReady();
   void StartDraining();
   void WatchDraining();
   void Finish();
@@ -49,8 +50,9 @@ class Gateway {
   std::string address_;
   int port_ = 0;
   boost::asio::steady_timer accept_timer_;
-  boost::asio::steady_timer model_timer_;
+  boost::asio::steady_timer ready_timer_;
   boost::asio::steady_timer drain_timer_;
+  SteadyTime notify_again_at_;  // while not ready
   SteadyTime drain_deadline_;
   bool ended_all_ = false;       // running requests were told to end
   bool accept_failing_ = false;  // said once

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+
+#include <cstddef>
 
 #include <string>
 #include <vector>
@@ -17,6 +21,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 // A running gateway whose standard error is read here.
 class Program {
@@ -75,6 +80,32 @@ class Program {
   UniqueFd errors_;
 };
 
+// What programs that are started meanwhile tell their supervisor.
+class Notifications {
+ public:
+  Notifications() : socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    const std::string name = absl::StrCat("warpline-gateway-test-", getpid());
+    sockaddr_un address{.sun_family = AF_UNIX};
+    name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);  // Abstract: nothing is left.
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    setenv("NOTIFY_SOCKET", absl::StrCat("@", name).c_str(), 1);
+  }
+  ~Notifications() { unsetenv("NOTIFY_SOCKET"); }
+
+  // The next message; empty after 10 s.
+  std::string Next() {
+    pollfd readable{.fd = socket_.get(), .events = POLLIN};
+    if (poll(&readable, 1, 10000) != 1) return "";
+    char text[512];
+    const ssize_t size = recv(socket_.get(), text, sizeof(text), 0);
+    return std::string(text, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  }
+
+ private:
+  UniqueFd socket_;
+};
+
 const std::vector<std::string> kBase = {"--coordinator", "unix:/nonexistent/socket"};
 
 std::vector<std::string> With(std::vector<std::string> more) {
@@ -90,6 +121,33 @@ TEST(GatewayProgramTest, PrintsTheRealPortAndEndsWithZero) {
   EXPECT_EQ(client.Read().status, 200);
   program.Signal(SIGTERM);
   EXPECT_EQ(program.Wait(), 0);
+}
+
+// Whether its coordinator comes later, or is there and not ready.
+TEST(GatewayProgramTest, IsReadyWhenARequestSucceeds) {
+  for (const bool absent : {true, false}) {
+    SCOPED_TRACE(absent);
+    FakeCoordinator coordinator;
+    v1::StatusResponse status;
+    coordinator.SetStatus(status);
+    if (absent) coordinator.Stop();
+    Notifications notifications;
+    Program program({"--coordinator", coordinator.address(), "--port", "0"});
+    const int port = program.Port();
+    EXPECT_THAT(notifications.Next(),
+                AllOf(HasSubstr("STATUS=waiting"), HasSubstr("EXTEND_TIMEOUT_USEC="),
+                      Not(HasSubstr("READY=1"))));
+    status.set_ready(true);
+    coordinator.SetStatus(status);
+    if (absent) coordinator.Start();
+    EXPECT_THAT(notifications.Next(), HasSubstr("READY=1"));
+    for (const std::string& request :
+         {Get("/ready"), Post("/v1/completions", R"({"prompt":"x","max_tokens":1})")}) {
+      RawClient client(port);
+      client.Send(request);
+      EXPECT_EQ(client.Read().status, 200);
+    }
+  }
 }
 
 TEST(GatewayProgramTest, BindsAgainAtOnceAfterAKill) {
@@ -126,7 +184,7 @@ TEST(GatewayProgramTest, RefusesBadOptionsWithTheirRange) {
   Program nothing({});
   EXPECT_EQ(nothing.Wait(), 2);
   Program keys(With({"--api-key-file", "/dev/null"}));
-  EXPECT_THAT(keys.ErrorsUntil("\n"), HasSubstr("has no key"));
+  EXPECT_THAT(keys.ErrorsUntil("has no key"), HasSubstr("has no key"));
   EXPECT_EQ(keys.Wait(), 2);
 }
 

@@ -266,14 +266,18 @@ TEST_F(HttpRobustnessTest, AnswersAClientThatHasClosedItsSide) {
     EXPECT_TRUE(client.AtEnd());
   }
   // Also when the answer takes longer, or is an error.
+  Tally seen;
   service_.coordinator.SetScript(
-      [](const v1::GenerateRequest&, grpc::ServerContext&, FakeCoordinator::Writer&) {
-        usleep(30000);
+      [&seen](const v1::GenerateRequest&, grpc::ServerContext&, FakeCoordinator::Writer&) {
+        seen.Await(1);
         return grpc::Status(grpc::StatusCode::UNAVAILABLE, "stage 1 is down");
       });
   RawClient client = service_.Connect();
   client.Send(Post(kPath, kBody));
   client.CloseSending();
+  // The gateway has seen it: it sends what every answer begins with, to find out who is there.
+  EXPECT_TRUE(client.AwaitBytes());
+  seen.Add();
   EXPECT_EQ(client.Read().status, 503);
 }
 

@@ -36,7 +36,6 @@ void LogStart(const GatewayConfig& config, const Gateway& gateway) {
                " may send requests: no --api-key is set");
   }
   LogInfo("listening address=", gateway.address(), " port=", gateway.port());
-  NotifySupervisor("READY=1");
 }
 
 int Serve(const GatewayConfig& config) {

@@ -93,6 +93,8 @@ class RawClient {
     }
     return answer;
   }
+  // Waits until a byte can be read, at most 10 s; reads none.
+  bool AwaitBytes() { return !buffer_.empty() || Fill(); }
   // Bytes up to `sign`; false when the connection ends before.
   bool ReadUntil(absl::string_view sign, std::string& bytes) {
     size_t at = std::string::npos;

@@ -66,6 +66,15 @@ __device__ __forceinline__ void BulkPrefetch(const void* global, uint32_t bytes)
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 
+// Under programmatic serialization: lets the next kernel of the stream start; waits for the end of
+// the one before, with its memory visible.
+__device__ __forceinline__ void AllowNextKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void AwaitPreviousKernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // Gives registers back, or takes them; all warps of a warpgroup together.
 template <int kRegisters>
 __device__ __forceinline__ void ReleaseRegisters() {

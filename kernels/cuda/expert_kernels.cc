@@ -1,6 +1,7 @@
 #include "kernels/cuda/expert_kernels.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,23 @@ float TileCost(int n) {
 
 bool IsFew(Op op) { return op == Op::kFewGateUp || op == Op::kFewPlain; }
 
+// The tiles of this build, and `off` for every type that has some.
+std::vector<KernelRow> AllRows() {
+  std::vector<KernelRow> rows = TileRows();
+  std::set<QuantType> types;
+  for (const KernelRow& row : rows) types.insert(row.type);
+  for (const QuantType type : types) {
+    for (int op = 0; op < kOpCount; ++op) {
+      rows.push_back({.name = "off",
+                      .policy = Policy::kOff,
+                      .op = static_cast<Op>(op),
+                      .type = type,
+                      .n = kOffItemRows});
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 absl::StatusOr<ItemLists> ItemLists::Create(const KernelSet& kernels, const PackedExperts& weights,
@@ -39,9 +57,9 @@ absl::StatusOr<ItemLists> ItemLists::Create(const KernelSet& kernels, const Pack
     TileClass& tile_class = args.classes[args.class_count];
     tile_class.n = kernel.row.n;
     tile_class.cost = TileCost(kernel.row.n);
-    // The kernels of decode steps walk all weight rows of an item themselves.
+    // The kernels of decode steps, and `off`, walk all weight rows of an item themselves.
     tile_class.row_tiles =
-        IsFew(kernel.row.op)
+        IsFew(kernel.row.op) || kernel.row.policy == Policy::kOff
             ? 1
             : static_cast<int32_t>(RoundUp(weights.row_blocks * kRowBlock, kernel.row.m) /
                                    kernel.row.m);
@@ -56,6 +74,11 @@ absl::StatusOr<ItemLists> ItemLists::Create(const KernelSet& kernels, const Pack
   WL_ASSIGN_OR_RETURN(DeviceBuffer counts, DeviceBuffer::Create(kMaxTileClasses * sizeof(int32_t)));
   args.item_counts = counts.as<int32_t>();
   lists.buffers_.push_back(std::move(counts));
+  if (kernels.policy == Policy::kOff) {
+    WL_ASSIGN_OR_RETURN(lists.off_, OffProduct::Create({.row_blocks = weights.row_blocks,
+                                                        .k = weights.k,
+                                                        .max_items = lists.max_items_[0]}));
+  }
   return lists;
 }
 
@@ -70,7 +93,7 @@ absl::Status ItemLists::Fill(const ExpertRows& rows, cudaStream_t stream) const 
 absl::StatusOr<ExpertKernels> ExpertKernels::Create(const Device& device) {
   WL_RETURN_IF_ERROR(device.MakeCurrent());
   RuntimeDriver driver;
-  ExpertKernels kernels(device, KernelChoices::Prepare(driver, device.limits(), TileRows()));
+  ExpertKernels kernels(device, KernelChoices::Prepare(driver, device.limits(), AllRows()));
   WL_RETURN_IF_ERROR(kernels.CreateTables());
   for (size_t i = 0; i < kernels.side_streams_.size(); ++i) {
     WL_ASSIGN_OR_RETURN(kernels.side_streams_[i], Stream::Create());
@@ -106,7 +129,30 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
   args.out_columns = weights.out_columns;
   const auto table = tables_.find(weights.type);
   args.table = table == tables_.end() ? nullptr : table->second.as();
+  if (items.off() != nullptr) {
+    args.items = items.items(0);
+    args.item_count = items.count(0);
+    return items.off()->Multiply(weights.type, weights.is_gate_up, args, stream);
+  }
+  return set.policy == Policy::kWgmma ? MultiplyInTurn(set, items, args, stream)
+                                      : MultiplySideBySide(set, items, args, stream);
+}
+
+absl::Status ExpertKernels::MultiplyInTurn(const KernelSet& set, const ItemLists& items,
+                                           GroupedArgs args, cudaStream_t stream) const {
+  for (int i = 0; i < items.class_count(); ++i) {
+    args.items = items.items(i);
+    args.item_count = items.count(i);
+    WL_RETURN_IF_ERROR(Launch(set.kernels[static_cast<size_t>(i)], args, items.max_items(i),
+                              i == 0 ? Start::kAfterAll : Start::kEarly, stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertKernels::MultiplySideBySide(const KernelSet& set, const ItemLists& items,
+                                               GroupedArgs args, cudaStream_t stream) const {
   const int classes = items.class_count();
+  const Start start = IsFew(set.kernels[0].row.op) ? Start::kEarly : Start::kAfterAll;
   if (classes > 1) WL_RETURN_IF_ERROR(forked_.Record(stream));
   for (int i = 0; i < classes; ++i) {
     // The last launch goes on the caller's stream; it need not wait for a fork.
@@ -116,7 +162,7 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
     if (is_side) WL_RETURN_IF_ERROR(forked_.Block(own));
     args.items = items.items(i);
     args.item_count = items.count(i);
-    WL_RETURN_IF_ERROR(Launch(set.kernels[index], args, items.max_items(i), own));
+    WL_RETURN_IF_ERROR(Launch(set.kernels[index], args, items.max_items(i), start, own));
     if (is_side) WL_RETURN_IF_ERROR(side_done_[index].Record(own));
   }
   for (int i = 0; i + 1 < classes; ++i) {
@@ -126,24 +172,24 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
 }
 
 absl::Status ExpertKernels::Launch(const PreparedKernel& kernel, const GroupedArgs& args,
-                                   int64_t max_items, cudaStream_t stream) const {
+                                   int64_t max_items, Start start, cudaStream_t stream) const {
   cudaLaunchConfig_t config = {};
   int threads = kernel.row.threads;
   int shared_bytes = kernel.row.shared_bytes;
   int resident_blocks = kernel.resident_blocks;
   int64_t blocks = max_items;
-  cudaLaunchAttribute early_start = {};
   if (IsFew(kernel.row.op)) {
     threads = FewRowsThreads(args.k);
     shared_bytes -= FewRowsSharedBytes(0, kFewRowsMaxWarps) - FewRowsSharedBytes(0, threads / 32);
     WL_ASSIGN_OR_RETURN(resident_blocks,
                         RuntimeDriver().ResidentBlocks(kernel.row.function, threads, shared_bytes));
     blocks *= args.row_blocks;
-    early_start.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early_start.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &early_start;
-    config.numAttrs = device_.facts().capability >= 90 ? 1 : 0;
   }
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = start == Start::kEarly && device_.facts().capability >= 90 ? 1 : 0;
   blocks = std::min<int64_t>(blocks, int64_t{resident_blocks} * device_.facts().processors);
   config.gridDim = dim3(static_cast<unsigned>(std::max<int64_t>(blocks, 1)));
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -5,14 +5,17 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/few_routing.h"
 #include "kernels/cuda/grouped_args.h"
 #include "kernels/cuda/kernel_choice.h"
+#include "kernels/cuda/off_product.h"
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
 #include "kernels/cuda/tile_items.h"
@@ -26,10 +29,11 @@ struct ExpertRows {
   int32_t experts = 0;
 };
 
-// Tiles of one product, cut on the device. Reused from step to step.
+// Tiles of one product, cut on the device, and what `off` works in. Reused from step to step.
 class ItemLists {
  public:
   // Room for the tiles of `kernels` over `weights` with at most `max_pairs` rows.
+  // FailedPrecondition where they are `off` and there is no cuBLAS.
   static absl::StatusOr<ItemLists> Create(const KernelSet& kernels, const PackedExperts& weights,
                                           int64_t max_pairs);
   // Cuts the rows; asynchronous.
@@ -39,11 +43,17 @@ class ItemLists {
   const TileItem* items(int index) const { return args_.classes[index].items; }
   const int32_t* count(int index) const { return args_.item_counts + index; }
   int64_t max_items(int index) const { return max_items_[static_cast<size_t>(index)]; }
+  // Where RouteFew puts the tiles of a decode step instead.
+  FewTiles few_tiles(uint8_t* overflow) const {
+    return {.items = args_.classes[0].items, .item_count = args_.item_counts, .overflow = overflow};
+  }
+  OffProduct* off() const { return off_.get(); }  // null for other policies
 
  private:
   TileItemsArgs args_;
   std::array<int64_t, kMaxTileClasses> max_items_ = {};
   std::vector<DeviceBuffer> buffers_;
+  std::unique_ptr<OffProduct> off_;
 };
 
 // The expert kernels of one device. Holding one is the proof that they may be launched there. All
@@ -59,9 +69,9 @@ class ExpertKernels {
   KernelChoices& choices() { return choices_; }
 
   // One product with the kernels of `set`, over tiles that Fill() has cut on the same stream; one
-  // launch for each tile size, side by side. `args` comes without weights, items and table, which
+  // launch for each tile size, which overlap. `args` comes without weights, items and table, which
   // are filled in here; its weight_scale is multiplied by that of the weights. Asynchronous on
-  // `stream`.
+  // `stream`, but for `off`, which waits for the tiles.
   absl::Status Multiply(const KernelSet& set, const PackedExperts& weights, const ItemLists& items,
                         GroupedArgs args, cudaStream_t stream) const;
 
@@ -69,8 +79,16 @@ class ExpertKernels {
   explicit ExpertKernels(const Device& device, KernelChoices choices)
       : device_(device), choices_(std::move(choices)) {}
   absl::Status CreateTables();
+  // One stream; each kernel starts where the one before leaves multiprocessors free.
+  absl::Status MultiplyInTurn(const KernelSet& set, const ItemLists& items, GroupedArgs args,
+                              cudaStream_t stream) const;
+  // Forked streams that join `stream` again.
+  absl::Status MultiplySideBySide(const KernelSet& set, const ItemLists& items, GroupedArgs args,
+                                  cudaStream_t stream) const;
+  // kEarly: beside the end of the kernel before, for which the kernel itself waits where it must.
+  enum class Start { kAfterAll, kEarly };
   absl::Status Launch(const PreparedKernel& kernel, const GroupedArgs& args, int64_t max_items,
-                      cudaStream_t stream) const;
+                      Start start, cudaStream_t stream) const;
 
   Device device_;
   KernelChoices choices_;

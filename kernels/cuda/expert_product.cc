@@ -4,9 +4,9 @@
 #include "base/status.h"
 #include "kernels/cuda/combine.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/few_routing.h"
 #include "kernels/cuda/gather_tiles.h"
 #include "kernels/cuda/packed_layout.h"
-#include "kernels/cuda/routing.h"
 
 namespace warpline::cuda {
 namespace {
@@ -58,17 +58,22 @@ absl::Status ExpertProduct::Allocate() {
   return allocate(y_, 2 * rows * plan_.n_embd);
 }
 
-absl::Status ExpertProduct::PrepareProduct(Op op, const PackedExperts& weights) {
-  const int64_t pairs = int64_t{plan_.max_tokens} * plan_.slots;
-  for (int p = 0; p < kPolicyCount; ++p) {
-    const Policy policy = static_cast<Policy>(p);
-    const ListKey key = {op, weights.type, policy, weights.row_blocks};
-    const absl::StatusOr<const KernelSet*> set = kernels_.choices().For(op, weights.type, policy);
-    if (!set.ok() || lists_.count(key) > 0) continue;
-    WL_ASSIGN_OR_RETURN(ItemLists items, ItemLists::Create(**set, weights, pairs));
-    lists_.emplace(key, std::move(items));
+absl::StatusOr<const KernelSet*> ExpertProduct::SetOf(Op op, QuantType type) const {
+  const bool is_prompt = op == Op::kGateUp || op == Op::kPlain;
+  if (plan_.policy.has_value() && is_prompt) {
+    return kernels_.choices().For(op, type, *plan_.policy);
   }
-  return kernels_.choices().For(op, weights.type).status();
+  return kernels_.choices().For(op, type);
+}
+
+absl::Status ExpertProduct::PrepareProduct(Op op, const PackedExperts& weights) {
+  WL_ASSIGN_OR_RETURN(const KernelSet* const set, SetOf(op, weights.type));
+  const ListKey key = {op, weights.type, set->policy, weights.row_blocks};
+  if (lists_.count(key) > 0) return absl::OkStatus();
+  WL_ASSIGN_OR_RETURN(ItemLists items,
+                      ItemLists::Create(*set, weights, int64_t{plan_.max_tokens} * plan_.slots));
+  lists_.emplace(key, std::move(items));
+  return absl::OkStatus();
 }
 
 absl::Status ExpertProduct::Prepare(const ExpertWeights& weights) {
@@ -94,39 +99,40 @@ ExpertRows ExpertProduct::Rows() const {
   return {start_.as<int32_t>(), count_.as<int32_t>(), plan_.experts};
 }
 
-absl::StatusOr<ExpertProduct::Chosen> ExpertProduct::Choose(Op op, const PackedExperts& weights,
-                                                            absl::optional<Policy> policy) const {
-  const bool is_prompt = op == Op::kGateUp || op == Op::kPlain;
-  WL_ASSIGN_OR_RETURN(const KernelSet* const set,
-                      policy.has_value() && is_prompt
-                          ? kernels_.choices().For(op, weights.type, *policy)
-                          : kernels_.choices().For(op, weights.type));
+absl::StatusOr<ExpertProduct::Chosen> ExpertProduct::Choose(Op op,
+                                                            const PackedExperts& weights) const {
+  WL_ASSIGN_OR_RETURN(const KernelSet* const set, SetOf(op, weights.type));
   const auto items = lists_.find({op, weights.type, set->policy, weights.row_blocks});
   if (items == lists_.end()) return absl::InternalError("expert weights were not prepared");
   return Chosen{set, &items->second};
 }
 
 absl::Status ExpertProduct::Multiply(Op op, const PackedExperts& weights, const GroupedArgs& args,
-                                     const ExpertStep& step, cudaStream_t stream) const {
-  WL_ASSIGN_OR_RETURN(const Chosen chosen, Choose(op, weights, step.policy));
+                                     cudaStream_t stream) const {
+  WL_ASSIGN_OR_RETURN(const Chosen chosen, Choose(op, weights));
   WL_RETURN_IF_ERROR(chosen.items->Fill(Rows(), stream));
   return kernels_.Multiply(*chosen.set, weights, *chosen.items, args, stream);
 }
 
-absl::Status ExpertProduct::RouteStep(const ExpertStep& step, cudaStream_t stream) {
-  return Route({.expert_ids = step.expert_ids,
-                .weights = step.weights,
-                .tokens = step.tokens,
-                .slots = plan_.slots,
-                .experts = plan_.experts,
-                .start = start_.as<int32_t>(),
-                .count = count_.as<int32_t>(),
-                .row_token = row_token_.as<int32_t>(),
-                .slot_row = slot_row_.as<int32_t>(),
-                .row_weight = row_weight_.as<float>(),
-                .bad_ids = bad_ids_.as<int32_t>(),
-                .scratch = scratch_.as<int32_t>()},
-               stream);
+RoutingArgs ExpertProduct::RoutingOf(const ExpertStep& step) const {
+  return {.expert_ids = step.expert_ids,
+          .weights = step.weights,
+          .tokens = step.tokens,
+          .slots = plan_.slots,
+          .experts = plan_.experts,
+          .start = start_.as<int32_t>(),
+          .count = count_.as<int32_t>(),
+          .row_token = row_token_.as<int32_t>(),
+          .slot_row = slot_row_.as<int32_t>(),
+          .row_weight = row_weight_.as<float>(),
+          .bad_ids = bad_ids_.as<int32_t>(),
+          .scratch = scratch_.as<int32_t>()};
+}
+
+absl::Status ExpertProduct::ClearOverflow(cudaStream_t stream) const {
+  return CudaStatus(
+      cudaMemsetAsync(overflow_.as(), 0, static_cast<size_t>(overflow_.bytes()), stream),
+      "clearing overflow flags");
 }
 
 absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& step,
@@ -136,10 +142,6 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
         absl::StrCat("a step of ", step.tokens, " tokens, planned for ", plan_.max_tokens));
   }
   if (step.tokens == 0) return absl::OkStatus();
-  WL_RETURN_IF_ERROR(RouteStep(step, stream));
-  WL_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(overflow_.as(), 0, static_cast<size_t>(overflow_.bytes()), stream),
-                 "clearing overflow flags"));
   // Mixed types take the path of prompts in both kinds of step.
   WL_RETURN_IF_ERROR(step.kind == StepKind::kDecode && !IsMixed(weights)
                          ? RunDecode(weights, step, stream)
@@ -157,16 +159,23 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
 
 absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
-  WL_RETURN_IF_ERROR(GatherTiles({.x = step.x,
-                                  .x_is_float = step.x_is_float,
-                                  .tokens = step.tokens,
-                                  .k = plan_.n_embd,
-                                  .slot_row = slot_row_.as<int32_t>(),
-                                  .slots = plan_.slots,
-                                  .tiles = x_tiles_.as(),
-                                  .row_groups = row_groups_,
-                                  .row_scale = row_scale_.as<float>()},
-                                 stream));
+  WL_RETURN_IF_ERROR(Route(RoutingOf(step), stream));
+  WL_RETURN_IF_ERROR(ClearOverflow(stream));
+  GatherArgs gather = {.x = step.x,
+                       .x_is_float = step.x_is_float,
+                       .tokens = step.tokens,
+                       .k = plan_.n_embd,
+                       .slot_row = slot_row_.as<int32_t>(),
+                       .slots = plan_.slots,
+                       .tiles = x_tiles_.as(),
+                       .row_groups = row_groups_,
+                       .row_scale = row_scale_.as<float>()};
+  if (!step.x_is_float) {  // Halves are taken as they are, row by row, which is faster.
+    gather.row_token = row_token_.as<int32_t>();
+    gather.row_end = start_.as<int32_t>() + plan_.experts;
+    gather.token_scale = step.x_scale;
+  }
+  WL_RETURN_IF_ERROR(GatherTiles(gather, stream));
   WL_RETURN_IF_ERROR(HiddenTiles(weights, step, stream));
   GroupedArgs args;
   args.x_tiles = hidden_.as();
@@ -174,7 +183,7 @@ absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const Expert
   args.weight_scale = 1 / kHiddenScale;
   args.y = y_.as();
   args.row_weight = row_weight_.as<float>();
-  return Multiply(Op::kPlain, weights.down, args, step, stream);
+  return Multiply(Op::kPlain, weights.down, args, stream);
 }
 
 absl::Status ExpertProduct::HiddenTiles(const ExpertWeights& weights, const ExpertStep& step,
@@ -188,15 +197,15 @@ absl::Status ExpertProduct::HiddenTiles(const ExpertWeights& weights, const Expe
     args.h_row_groups = row_groups_;
     args.output_scale = kHiddenScale;
     args.overflow = overflow_.as();
-    return Multiply(Op::kGateUp, weights.gate_up, args, step, stream);
+    return Multiply(Op::kGateUp, weights.gate_up, args, stream);
   }
   float* const gate = gate_up_.as<float>();
   float* const up = gate + int64_t{kTileRows} * row_groups_ * plan_.n_ff;
   args.y_is_float = true;
   args.y = gate;
-  WL_RETURN_IF_ERROR(Multiply(Op::kPlain, weights.gate, args, step, stream));
+  WL_RETURN_IF_ERROR(Multiply(Op::kPlain, weights.gate, args, stream));
   args.y = up;
-  WL_RETURN_IF_ERROR(Multiply(Op::kPlain, weights.up, args, step, stream));
+  WL_RETURN_IF_ERROR(Multiply(Op::kPlain, weights.up, args, stream));
   return SwiGluTiles({.gate = gate,
                       .up = up,
                       .slot_row = slot_row_.as<int32_t>(),
@@ -211,26 +220,40 @@ absl::Status ExpertProduct::HiddenTiles(const ExpertWeights& weights, const Expe
 
 absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
-  if (step.x_is_float || plan_.n_embd % kPadK != 0) {
+  if (step.x_is_float || step.x_scale != nullptr || plan_.n_embd % kPadK != 0) {
     return absl::InvalidArgumentError(
-        "decode steps take halves, a multiple of 128 values to a token");
+        "decode steps take halves without a scale, a multiple of 128 values to a token");
   }
+  WL_ASSIGN_OR_RETURN(const Chosen first, Choose(Op::kFewGateUp, weights.gate_up));
+  WL_ASSIGN_OR_RETURN(const Chosen second, Choose(Op::kFewPlain, weights.down));
+  WL_RETURN_IF_ERROR(RouteDecode(step, *first.items, stream));
   GroupedArgs args;
   args.x_rows = static_cast<const uint16_t*>(step.x);
   args.ids = row_token_.as<int32_t>();
   args.h_rows = hidden_.as<uint16_t>();
   args.output_scale = kHiddenScale;
   args.overflow = overflow_.as();
-  WL_RETURN_IF_ERROR(Multiply(Op::kFewGateUp, weights.gate_up, args, step, stream));
+  WL_RETURN_IF_ERROR(kernels_.Multiply(*first.set, weights.gate_up, *first.items, args, stream));
   args = {};
   args.x_rows = hidden_.as<uint16_t>();
   args.weight_scale = 1 / kHiddenScale;
   args.y = y_.as();
   args.row_weight = row_weight_.as<float>();
-  // The tiles of the first product are those of the second too; see few_rows.cuh.
-  WL_ASSIGN_OR_RETURN(const Chosen first, Choose(Op::kFewGateUp, weights.gate_up, step.policy));
-  WL_ASSIGN_OR_RETURN(const Chosen second, Choose(Op::kFewPlain, weights.down, step.policy));
-  return kernels_.Multiply(*second.set, weights.down, *first.items, args, stream);
+  // Where both are tiles of few rows, those of the first are the second's too; see few_rows.cuh.
+  if (first.set->policy == second.set->policy && second.items->off() == nullptr) {
+    return kernels_.Multiply(*second.set, weights.down, *first.items, args, stream);
+  }
+  return Multiply(Op::kFewPlain, weights.down, args, stream);
+}
+
+absl::Status ExpertProduct::RouteDecode(const ExpertStep& step, const ItemLists& items,
+                                        cudaStream_t stream) const {
+  if (items.off() == nullptr && int64_t{step.tokens} * plan_.slots <= kFewRoutingPairs) {
+    return RouteFew(RoutingOf(step), items.few_tiles(overflow_.as()), stream);
+  }
+  WL_RETURN_IF_ERROR(Route(RoutingOf(step), stream));
+  WL_RETURN_IF_ERROR(ClearOverflow(stream));
+  return items.Fill(Rows(), stream);
 }
 
 }  // namespace warpline::cuda

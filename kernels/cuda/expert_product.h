@@ -16,6 +16,7 @@
 #include "kernels/cuda/expert_kernels.h"
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
+#include "kernels/cuda/routing.h"
 
 namespace warpline::cuda {
 
@@ -35,6 +36,8 @@ struct ExpertPlan {
   int32_t n_embd = 0;
   int32_t n_ff = 0;
   int32_t max_tokens = 0;  // of a step
+  // Of the prompt kernels one policy only, for comparing; else the best that the device has.
+  absl::optional<Policy> policy;
 };
 
 // The path of a step is chosen by its kind alone, never by how many rows an expert got: a token's
@@ -47,14 +50,13 @@ struct ExpertStep {
   // [tokens][n_embd], floats or halves. Decode steps take halves, and n_embd is a multiple of 128.
   const void* x = nullptr;
   bool x_is_float = true;
+  const float* x_scale = nullptr;  // [tokens] or null (1): undoes a scaling of halves; prompts only
   const int32_t* expert_ids = nullptr;  // [tokens][slots], most probable first
   const float* weights = nullptr;       // [tokens][slots], routing weights
   int32_t tokens = 0;
   const float* shared = nullptr;    // [tokens][n_embd] or null: the shared expert's output
   const float* residual = nullptr;  // [tokens][n_embd] or null
   float* out = nullptr;             // [tokens][n_embd]; may be `residual`
-  // Of the prompt kernels one policy only, for comparing; else the best that the device has.
-  absl::optional<Policy> policy;
 };
 
 class ExpertProduct {
@@ -64,7 +66,7 @@ class ExpertProduct {
   static absl::StatusOr<std::unique_ptr<ExpertProduct>> Create(const ExpertKernels& kernels,
                                                                const ExpertPlan& plan);
 
-  // Makes room for the tiles of a layer with such weights, of every policy that the device has.
+  // Makes room for the tiles of a layer with such weights.
   // Layers of equal types and shapes share it. FailedPrecondition where no kernel takes the types.
   absl::Status Prepare(const ExpertWeights& weights);
 
@@ -90,15 +92,18 @@ class ExpertProduct {
 
   absl::Status Allocate();
   absl::Status PrepareProduct(Op op, const PackedExperts& weights);
-  absl::StatusOr<Chosen> Choose(Op op, const PackedExperts& weights,
-                                absl::optional<Policy> policy) const;
-  absl::Status RouteStep(const ExpertStep& step, cudaStream_t stream);
+  absl::StatusOr<const KernelSet*> SetOf(Op op, QuantType type) const;
+  absl::StatusOr<Chosen> Choose(Op op, const PackedExperts& weights) const;
+  RoutingArgs RoutingOf(const ExpertStep& step) const;
+  absl::Status ClearOverflow(cudaStream_t stream) const;
+  absl::Status RouteDecode(const ExpertStep& step, const ItemLists& items,
+                           cudaStream_t stream) const;
   absl::Status RunPrompt(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
   absl::Status HiddenTiles(const ExpertWeights& weights, const ExpertStep& step,
                            cudaStream_t stream);
   absl::Status RunDecode(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
   absl::Status Multiply(Op op, const PackedExperts& weights, const GroupedArgs& args,
-                        const ExpertStep& step, cudaStream_t stream) const;
+                        cudaStream_t stream) const;
   ExpertRows Rows() const;
 
   const ExpertKernels& kernels_;

@@ -40,18 +40,19 @@ __device__ __forceinline__ Values LoadFloats(const float* row, int k, int end) {
   }
   return values;
 }
-__device__ __forceinline__ Values LoadHalves(const uint16_t* row, int k, int end) {
-  uint4 raw = {0, 0, 0, 0};
+__device__ __forceinline__ uint4 LoadHalfWords(const uint16_t* row, int k, int end) {
   if (end % 8 == 0) {
-    if (k < end) raw = *reinterpret_cast<const uint4*>(row + k);
-  } else {
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      if (k + i < end) words[i / 2] |= static_cast<uint32_t>(row[k + i]) << (16 * (i % 2));
-    }
-    raw = {words[0], words[1], words[2], words[3]};
+    return k < end ? *reinterpret_cast<const uint4*>(row + k) : uint4{0, 0, 0, 0};
   }
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    if (k + i < end) words[i / 2] |= static_cast<uint32_t>(row[k + i]) << (16 * (i % 2));
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+__device__ __forceinline__ Values LoadHalves(const uint16_t* row, int k, int end) {
+  const uint4 raw = LoadHalfWords(row, k, end);
   return {LowFloat(raw.x), HighFloat(raw.x), LowFloat(raw.y), HighFloat(raw.y),
           LowFloat(raw.z), HighFloat(raw.z), LowFloat(raw.w), HighFloat(raw.w)};
 }
@@ -157,6 +158,43 @@ __global__ void __launch_bounds__(kThreads) GatherToken(const __grid_constant__ 
   }
 }
 
+// One block for eight rows: each warp takes every eighth tile, 16 bytes a lane and 4 rows a turn.
+__global__ void __launch_bounds__(kThreads) GatherRows(const __grid_constant__ GatherArgs args) {
+  const int first_row = blockIdx.x * kTileRows;
+  if (first_row >= *args.row_end) return;
+  const int lane = threadIdx.x % 32;
+  const int chunks = static_cast<int>(RoundUp(args.k, kPadK)) / kChunk;
+  int tokens[2];  // of rows lane / 8 and lane / 8 + 4
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + half * 4 + lane / 8;
+    tokens[half] = args.row_token[row];
+    if (args.row_scale != nullptr && threadIdx.x < 32 && lane % 8 == 0 && tokens[half] >= 0) {
+      args.row_scale[row] = args.token_scale != nullptr ? args.token_scale[tokens[half]] : 1.0f;
+    }
+  }
+#pragma unroll 2
+  for (int base = threadIdx.x / 32 * 8; base < chunks; base += kThreads / 32 * 8) {
+    const int chunk = base + lane % 8;
+    uint4 pieces[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = static_cast<int64_t>(max(tokens[half], 0)) * args.k;
+      pieces[half] =
+          LoadHalfWords(static_cast<const uint16_t*>(args.x) + at, chunk * kChunk, args.k);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 piece = TransposeQuad(pieces[half]);
+      if (tokens[half] < 0) continue;
+      // Evicted first, so that x stays in the cache.
+      __stcs(reinterpret_cast<uint4*>(
+                 PieceOf(args.tiles, args.row_groups, first_row + half * 4 + lane / 8, chunk)),
+             piece);
+    }
+  }
+}
+
 // One warp a pair.
 __global__ void __launch_bounds__(kThreads) SwiGluRow(const __grid_constant__ SwiGluArgs args) {
   const int pair = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
@@ -187,6 +225,13 @@ __global__ void __launch_bounds__(kThreads) SwiGluRow(const __grid_constant__ Sw
 
 absl::Status GatherTiles(const GatherArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return absl::OkStatus();
+  if (args.row_token != nullptr) {
+    if (args.x_is_float || args.row_end == nullptr) {
+      return absl::InvalidArgumentError("gathering by rows takes halves and the end of the rows");
+    }
+    GatherRows<<<args.row_groups, kThreads, 0, stream>>>(args);
+    return LaunchStatus("gathering activation tiles by rows");
+  }
   if (args.x_is_float) {
     GatherToken<true><<<args.tokens, kThreads, 0, stream>>>(args);
   } else {

@@ -19,8 +19,14 @@ struct GatherArgs {
   int32_t slots = 0;
   uint8_t* tiles = nullptr;  // [padded k / 64][row_groups] tiles
   int32_t row_groups = 0;
-  // [rows] or null. Where given, each row is multiplied by the power of two that brings its largest
-  // magnitude into [2^14, 2^15), and the inverse is stored here.
+  // Halves that are scaled already may be gathered row by row, which writes memory in order: then
+  // `row_token` and `row_end` are given, and `slot_row` is not read.
+  const int32_t* row_token = nullptr;  // [rows], see RoutingArgs; -1 is passed over
+  const int32_t* row_end = nullptr;    // the end of the row space: start[experts]
+  const float* token_scale = nullptr;  // [tokens] or null (1): what undoes the scaling of x
+  // [rows] or null. Gathering by rows stores token_scale here. Otherwise, where given, each row is
+  // multiplied by the power of two that brings its largest magnitude into [2^14, 2^15), and the
+  // inverse is stored here.
   float* row_scale = nullptr;
 };
 

@@ -91,6 +91,10 @@ KernelChoices KernelChoices::Prepare(KernelDriver& driver, const DeviceLimits& l
   KernelChoices choices(limits);
   for (const KernelRow& row : rows) {
     if (IsForAnotherCard(row, limits)) continue;
+    if (row.function == nullptr) {
+      choices.Add(row, 1);
+      continue;
+    }
     const absl::StatusOr<int> resident_blocks = PrepareRow(driver, row, limits);
     if (resident_blocks.ok()) {
       choices.Add(row, *resident_blocks);

@@ -94,12 +94,18 @@ KernelRow Row(int index, Policy policy, int n, int shared_bytes, int min_capabil
           .function = &kFunctions[index]};
 }
 
+// What needs nothing of the driver.
+KernelRow Off() {
+  KernelRow row = Row(0, Policy::kOff, 0, 0, 50);
+  row.function = nullptr;
+  return row;
+}
+
 // Tiles of four policies, of which the first needs most.
 std::vector<KernelRow> Rows() {
-  return {Row(0, Policy::kWgmma, 64, 120 << 10, 90, 90),
-          Row(1, Policy::kWgmma, 256, 200 << 10, 90, 90),
-          Row(2, Policy::kMmaSync, 128, 90 << 10, 75), Row(3, Policy::kWmma, 64, 40 << 10, 70),
-          Row(4, Policy::kOff, 0, 0, 50)};
+  return {
+      Row(0, Policy::kWgmma, 64, 120 << 10, 90, 90), Row(1, Policy::kWgmma, 256, 200 << 10, 90, 90),
+      Row(2, Policy::kMmaSync, 128, 90 << 10, 75), Row(3, Policy::kWmma, 64, 40 << 10, 70), Off()};
 }
 
 FakeMachine::DeviceTable Card(int ordinal, int capability, int optin) {
@@ -212,9 +218,9 @@ TEST(KernelChoiceTest, ABlockOfTooManyThreadsIsLeftOut) {
   FakeMachine machine({Card(0, 90, 227 << 10)});
   machine.device(0).max_threads = 128;
   const KernelChoices choices = Prepare(machine, 0);
-  EXPECT_FALSE(choices.For(Op::kGateUp, QuantType::kIQ3XXS).ok());
-  EXPECT_THAT(choices.Fallbacks().front(), HasSubstr("needs 256 threads a block, device 0 allows "
-                                                     "128; nothing is left"));
+  EXPECT_EQ(Chosen(choices), Policy::kOff);
+  EXPECT_THAT(choices.Fallbacks().front(),
+              HasSubstr("needs 256 threads a block, device 0 allows 128; off instead"));
 }
 
 TEST(KernelChoiceTest, VariantsForOtherCardsDoNotCountAgainstAPolicy) {

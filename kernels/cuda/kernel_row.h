@@ -27,13 +27,13 @@ struct KernelRow {
   Policy policy = Policy::kOff;
   Op op = Op::kPlain;
   QuantType type = QuantType::kF16;
-  int n = 0;                   // tokens of a tile, at most
-  int m = 0;                   // weight rows of a tile
-  int shared_bytes = 0;        // dynamic shared memory of a launch
-  int threads = 0;             // of a block
-  int min_capability = 0;      // compute capability, 90 for 9.0
-  int max_capability = 10000;  // the last that runs it; 90 for code of sm_90a
-  const void* function = nullptr;
+  int n = 0;                       // tokens of a tile, at most
+  int m = 0;                       // weight rows of a tile
+  int shared_bytes = 0;            // dynamic shared memory of a launch
+  int threads = 0;                 // of a block
+  int min_capability = 0;          // compute capability, 90 for 9.0
+  int max_capability = 10000;      // the last that runs it; 90 for code of sm_90a
+  const void* function = nullptr;  // null: nothing has to be prepared (the policy `off`)
 };
 
 }  // namespace warpline::cuda

@@ -203,30 +203,35 @@ class LayerCheck {
                                                          .slots = kSlots,
                                                          .n_embd = kWidth,
                                                          .n_ff = kFf,
-                                                         .max_tokens = case_.tokens}));
+                                                         .max_tokens = case_.tokens,
+                                                         .policy = case_.policy}));
     WL_RETURN_IF_ERROR(product->Prepare(weights_));
-    const bool is_decode = case_.kind == StepKind::kDecode;
+    const bool is_half = case_.x_is_half || case_.kind == StepKind::kDecode;
     WL_ASSIGN_OR_RETURN(const DeviceBuffer x,
-                        is_decode ? Upload(tokens_.halves) : Upload(tokens_.floats));
+                        is_half ? Upload(tokens_.halves) : Upload(tokens_.floats));
     WL_ASSIGN_OR_RETURN(const DeviceBuffer ids, Upload(tokens_.expert_ids));
     WL_ASSIGN_OR_RETURN(const DeviceBuffer routing, Upload(tokens_.weights));
     WL_ASSIGN_OR_RETURN(const DeviceBuffer out,
                         DeviceBuffer::Create(int64_t{4} * case_.tokens * kWidth));
     const ExpertStep step = {.kind = case_.kind,
                              .x = x.as(),
-                             .x_is_float = !is_decode,
+                             .x_is_float = !is_half,
                              .expert_ids = ids.as<int32_t>(),
                              .weights = routing.as<float>(),
                              .tokens = case_.tokens,
-                             .out = out.as<float>(),
-                             .policy = case_.policy};
+                             .out = out.as<float>()};
     const auto run = [&] { return product->Run(weights_, step, stream_.get()); };
     WL_RETURN_IF_ERROR(run());
     WL_RETURN_IF_ERROR(stream_.Synchronize());
     WL_ASSIGN_OR_RETURN(const std::vector<float> first, Download<float>(out));
-    WL_ASSIGN_OR_RETURN(const Graph graph, Graph::Capture(stream_.get(), run));
     WL_RETURN_IF_ERROR(CudaStatus(cudaMemset(out.as(), kGuardByte, first.size() * 4), "clearing"));
-    WL_RETURN_IF_ERROR(graph.Launch(stream_.get()));
+    if (case_.policy == Policy::kOff) {  // which cannot be captured
+      WL_RETURN_IF_ERROR(run());
+    } else {
+      WL_ASSIGN_OR_RETURN(const Graph graph, Graph::Capture(stream_.get(), run));
+      WL_RETURN_IF_ERROR(graph.Launch(stream_.get()));
+      WL_RETURN_IF_ERROR(stream_.Synchronize());  // Before the graph is destroyed.
+    }
     WL_RETURN_IF_ERROR(stream_.Synchronize());
     WL_ASSIGN_OR_RETURN(const std::vector<float> again, Download<float>(out));
     LayerResult result;

@@ -18,6 +18,7 @@ struct LayerCase {
   QuantType down = QuantType::kF16;
   StepKind kind = StepKind::kPrompt;
   int tokens = 0;
+  bool x_is_half = false;  // of prompts; decode steps always take halves
   absl::optional<Policy> policy;
 };
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/combine.h"
 #include "kernels/cuda/dense_product.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/few_routing.h"
 #include "kernels/cuda/gather_tiles.h"
 #include "kernels/cuda/routing.h"
 
@@ -60,7 +61,8 @@ class Bench {
 
   absl::Status Gather(int tokens, Op op) const {
     const bool is_x = op == Op::kGateUp;
-    // `down` reads what gate and up wrote; for its time any finite halves do.
+    // Halves row by row, as the norm before would leave them. `down` reads what gate and up wrote;
+    // for its time any finite halves do.
     return GatherTiles({.x = buffers_.x.as(),
                         .x_is_float = false,
                         .tokens = tokens,
@@ -69,6 +71,8 @@ class Bench {
                         .slots = kBenchSlots,
                         .tiles = is_x ? buffers_.x_tiles.as() : buffers_.h_tiles.as(),
                         .row_groups = buffers_.row_groups,
+                        .row_token = buffers_.row_token.as<int32_t>(),
+                        .row_end = buffers_.start.as<int32_t>() + kBenchExperts,
                         .row_scale = is_x ? buffers_.row_scale.as<float>() : nullptr},
                        stream_.get());
   }
@@ -223,8 +227,8 @@ class Bench {
                         }));
     WL_ASSIGN_OR_RETURN(const Graph whole, Graph::Capture(stream_.get(), [&]() -> absl::Status {
                           for (const BenchLayer& layer : layers) {
-                            WL_RETURN_IF_ERROR(RouteFew(tokens));
-                            WL_RETURN_IF_ERROR(items.Fill(Rows(), stream_.get()));
+                            WL_RETURN_IF_ERROR(RouteFew(RoutingOf(tokens), items.few_tiles(nullptr),
+                                                        stream_.get()));
                             WL_RETURN_IF_ERROR(FewLayer(layer, gate_up, down, items));
                             WL_RETURN_IF_ERROR(CombineFew(tokens));
                           }
@@ -252,20 +256,19 @@ class Bench {
     return absl::OkStatus();
   }
 
-  absl::Status RouteFew(int tokens) const {
-    return Route({.expert_ids = buffers_.expert_ids.as<int32_t>(),
-                  .weights = buffers_.weights.as<float>(),
-                  .tokens = tokens,
-                  .slots = kBenchSlots,
-                  .experts = kBenchExperts,
-                  .start = buffers_.start.as<int32_t>(),
-                  .count = buffers_.count.as<int32_t>(),
-                  .row_token = buffers_.row_token.as<int32_t>(),
-                  .slot_row = buffers_.slot_row.as<int32_t>(),
-                  .row_weight = buffers_.row_weight.as<float>(),
-                  .bad_ids = buffers_.bad_ids.as<int32_t>(),
-                  .scratch = buffers_.scratch.as<int32_t>()},
-                 stream_.get());
+  RoutingArgs RoutingOf(int tokens) const {
+    return {.expert_ids = buffers_.expert_ids.as<int32_t>(),
+            .weights = buffers_.weights.as<float>(),
+            .tokens = tokens,
+            .slots = kBenchSlots,
+            .experts = kBenchExperts,
+            .start = buffers_.start.as<int32_t>(),
+            .count = buffers_.count.as<int32_t>(),
+            .row_token = buffers_.row_token.as<int32_t>(),
+            .slot_row = buffers_.slot_row.as<int32_t>(),
+            .row_weight = buffers_.row_weight.as<float>(),
+            .bad_ids = buffers_.bad_ids.as<int32_t>(),
+            .scratch = buffers_.scratch.as<int32_t>()};
   }
 
   absl::Status CombineFew(int tokens) const {

@@ -27,15 +27,20 @@ __device__ Range WarpRange(const RoutingArgs& args, int64_t block_pairs) {
   return {min(begin, pairs), min(begin + warp_pairs, pairs)};
 }
 
+// The expert of a pair, -1 where there is none.
+__device__ __forceinline__ int ExpertOf(const RoutingArgs& args, int64_t pair, int64_t end) {
+  const int expert = pair < end ? __ldg(args.expert_ids + pair) : -1;
+  return expert >= 0 && expert < args.experts ? expert : -1;
+}
+
 // counts[warp][expert], all zero before, become the pairs of each warp.
 __device__ void CountPairs(const RoutingArgs& args, Range range, int32_t (*counts)[kMaxExperts]) {
   const int lane = threadIdx.x % 32;
+#pragma unroll 4
   for (int64_t first = range.begin; first < range.end; first += 32) {
-    const int64_t pair = first + lane;
-    const int expert = pair < range.end ? args.expert_ids[pair] : -1;
-    const bool is_expert = expert >= 0 && expert < args.experts;
-    const uint32_t peers = __match_any_sync(~0u, is_expert ? expert : -1);
-    if (is_expert && lane == __ffs(peers) - 1) {
+    const int expert = ExpertOf(args, first + lane, range.end);
+    const uint32_t peers = __match_any_sync(~0u, expert);
+    if (expert >= 0 && lane == __ffs(peers) - 1) {
       counts[threadIdx.x / 32][expert] += __popc(peers);
     }
     __syncwarp();
@@ -46,20 +51,19 @@ __device__ void CountPairs(const RoutingArgs& args, Range range, int32_t (*count
 __device__ void PlacePairs(const RoutingArgs& args, Range range, int32_t (*counts)[kMaxExperts]) {
   const int lane = threadIdx.x % 32;
   int32_t* const next = counts[threadIdx.x / 32];
+#pragma unroll 4
   for (int64_t first = range.begin; first < range.end; first += 32) {
     const int64_t pair = first + lane;
-    const bool is_pair = pair < range.end;
-    const int expert = is_pair ? args.expert_ids[pair] : -1;
-    const bool is_expert = expert >= 0 && expert < args.experts;
-    const uint32_t peers = __match_any_sync(~0u, is_expert ? expert : -1);
-    const int base = is_expert ? next[expert] : 0;
+    const int expert = ExpertOf(args, pair, range.end);
+    const uint32_t peers = __match_any_sync(~0u, expert);
+    const int base = expert >= 0 ? next[expert] : 0;
     __syncwarp();
-    if (is_expert && lane == __ffs(peers) - 1) next[expert] = base + __popc(peers);
+    if (expert >= 0 && lane == __ffs(peers) - 1) next[expert] = base + __popc(peers);
     __syncwarp();
-    if (!is_pair) continue;
-    const int row = is_expert ? base + __popc(peers & ((1u << lane) - 1)) : -1;
+    if (pair >= range.end) continue;
+    const int row = expert >= 0 ? base + __popc(peers & ((1u << lane) - 1)) : -1;
     args.slot_row[pair] = row;
-    if (is_expert) {
+    if (expert >= 0) {
       args.row_token[row] = static_cast<int32_t>(pair / args.slots);
       if (args.weights != nullptr) args.row_weight[row] = args.weights[pair];
     } else {
@@ -68,15 +72,19 @@ __device__ void PlacePairs(const RoutingArgs& args, Range range, int32_t (*count
   }
 }
 
-__device__ void ClearCounts(int32_t (*counts)[kMaxExperts]) {
-  for (int i = threadIdx.x; i < kWarps * kMaxExperts; i += kThreads) counts[0][i] = 0;
+__device__ void ClearCounts(const RoutingArgs& args, int32_t (*counts)[kMaxExperts]) {
+  for (int warp = 0; warp < kWarps; ++warp) {
+    for (int expert = threadIdx.x; expert < args.experts; expert += kThreads) {
+      counts[warp][expert] = 0;
+    }
+  }
   __syncthreads();
 }
 
-// Writes `count` and `start` from totals[], the rows of a thread's four experts; `first` gets where
-// those begin.
+// The totals of a thread's four experts become their first rows. The block of `is_writer` writes
+// `count` and `start`, and marks the rows between experts, which nobody uses.
 __device__ void PlaceExperts(const RoutingArgs& args, const int32_t (&totals)[kThreadExperts],
-                             int32_t (&first)[kThreadExperts]) {
+                             bool is_writer, int32_t (&first)[kThreadExperts]) {
   __shared__ int32_t warp_sums[kWarps];
   const int lane = threadIdx.x % 32;
   int32_t sum = 0;
@@ -96,96 +104,97 @@ __device__ void PlaceExperts(const RoutingArgs& args, const int32_t (&totals)[kT
   for (int i = 0; i < kThreadExperts; ++i) {
     const int expert = threadIdx.x * kThreadExperts + i;
     first[i] += before;
-    if (expert >= args.experts) continue;
+    if (!is_writer || expert >= args.experts) continue;
     args.count[expert] = totals[i];
     args.start[expert] = first[i];
-    if (expert == args.experts - 1) {
-      args.start[args.experts] = first[i] + static_cast<int32_t>(RoundUp(totals[i], kTileRows));
+    const int32_t end = first[i] + static_cast<int32_t>(RoundUp(totals[i], kTileRows));
+    if (expert == args.experts - 1) args.start[args.experts] = end;
+    for (int32_t row = first[i] + totals[i]; row < end; ++row) {
+      args.row_token[row] = -1;
+      if (args.weights != nullptr) args.row_weight[row] = 0;
     }
   }
 }
 
 // counts[warp][expert] become first rows: `first` plus what earlier warps of the block hold.
-__device__ void CountsToRows(int expert, int32_t first, int32_t (*counts)[kMaxExperts]) {
-  for (int warp = 0; warp < kWarps; ++warp) {
-    const int32_t held = counts[warp][expert];
-    counts[warp][expert] = first;
-    first += held;
+__device__ void CountsToRows(const RoutingArgs& args, const int32_t (&first)[kThreadExperts],
+                             int32_t (*counts)[kMaxExperts]) {
+  for (int i = 0; i < kThreadExperts; ++i) {
+    const int expert = threadIdx.x * kThreadExperts + i;
+    if (expert >= args.experts) break;
+    int32_t row = first[i];
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const int32_t held = counts[warp][expert];
+      counts[warp][expert] = row;
+      row += held;
+    }
   }
+  __syncthreads();
 }
 
 __global__ void __launch_bounds__(kThreads)
     RouteInOneBlock(const __grid_constant__ RoutingArgs args, int64_t block_pairs) {
   __shared__ int32_t counts[kWarps][kMaxExperts];
-  ClearCounts(counts);
+  ClearCounts(args, counts);
   const Range range = WarpRange(args, block_pairs);
   CountPairs(args, range, counts);
   __syncthreads();
-  int32_t totals[kThreadExperts];
+  int32_t totals[kThreadExperts] = {};
   int32_t first[kThreadExperts];
   for (int i = 0; i < kThreadExperts; ++i) {
-    totals[i] = 0;
-    for (int warp = 0; warp < kWarps; ++warp) {
-      totals[i] += counts[warp][threadIdx.x * kThreadExperts + i];
-    }
+    const int expert = threadIdx.x * kThreadExperts + i;
+    if (expert >= args.experts) break;
+    for (int warp = 0; warp < kWarps; ++warp) totals[i] += counts[warp][expert];
   }
-  PlaceExperts(args, totals, first);
-  for (int i = 0; i < kThreadExperts; ++i) {
-    CountsToRows(threadIdx.x * kThreadExperts + i, first[i], counts);
-  }
-  __syncthreads();
+  PlaceExperts(args, totals, true, first);
+  CountsToRows(args, first, counts);
   PlacePairs(args, range, counts);
 }
 
-// First of three: scratch[block][expert] = pairs of a block.
+// First of two: scratch[block][expert] = pairs of a block.
 __global__ void __launch_bounds__(kThreads)
     CountBlocks(const __grid_constant__ RoutingArgs args, int64_t block_pairs) {
   __shared__ int32_t counts[kWarps][kMaxExperts];
-  ClearCounts(counts);
+  ClearCounts(args, counts);
   CountPairs(args, WarpRange(args, block_pairs), counts);
   __syncthreads();
-  for (int expert = threadIdx.x; expert < kMaxExperts; expert += kThreads) {
+  for (int expert = threadIdx.x; expert < args.experts; expert += kThreads) {
     int32_t total = 0;
     for (int warp = 0; warp < kWarps; ++warp) total += counts[warp][expert];
     args.scratch[blockIdx.x * kMaxExperts + expert] = total;
   }
 }
 
-// Second, one block: the counts of blocks become the first rows of their pairs.
-__global__ void __launch_bounds__(kThreads)
-    ScanBlocks(const __grid_constant__ RoutingArgs args, int blocks) {
-  int4* const of_blocks = reinterpret_cast<int4*>(args.scratch) + threadIdx.x;
-  constexpr int kPitch = kMaxExperts / 4;
-  static_assert(kThreadExperts == 4);
-  int4 sum = {0, 0, 0, 0};
-#pragma unroll 8
-  for (int block = 0; block < blocks; ++block) {
-    const int4 held = of_blocks[block * kPitch];
-    sum = {sum.x + held.x, sum.y + held.y, sum.z + held.z, sum.w + held.w};
-  }
-  int32_t first[kThreadExperts];
-  PlaceExperts(args, {sum.x, sum.y, sum.z, sum.w}, first);
-  int4 row = {first[0], first[1], first[2], first[3]};
-#pragma unroll 8
-  for (int block = 0; block < blocks; ++block) {
-    const int4 held = of_blocks[block * kPitch];
-    of_blocks[block * kPitch] = row;
-    row = {row.x + held.x, row.y + held.y, row.z + held.z, row.w + held.w};
-  }
-}
-
-// Third.
+// Second: every block adds up the counts of all, and places its own pairs.
 __global__ void __launch_bounds__(kThreads)
     PlaceBlocks(const __grid_constant__ RoutingArgs args, int64_t block_pairs) {
   __shared__ int32_t counts[kWarps][kMaxExperts];
-  ClearCounts(counts);
+  ClearCounts(args, counts);
   const Range range = WarpRange(args, block_pairs);
   CountPairs(args, range, counts);
-  __syncthreads();
-  for (int expert = threadIdx.x; expert < kMaxExperts; expert += kThreads) {
-    CountsToRows(expert, args.scratch[blockIdx.x * kMaxExperts + expert], counts);
+  static_assert(kThreadExperts == 4);
+  int4 total = {0, 0, 0, 0};
+  int4 before = {0, 0, 0, 0};  // of earlier blocks
+  if (static_cast<int>(threadIdx.x) * kThreadExperts < args.experts) {
+    const int4* const of_blocks = reinterpret_cast<const int4*>(args.scratch) + threadIdx.x;
+#pragma unroll 16
+    for (int block = 0; block < static_cast<int>(gridDim.x); ++block) {
+      const int4 held = of_blocks[block * (kMaxExperts / 4)];
+      if (block == static_cast<int>(blockIdx.x)) before = total;
+      total = {total.x + held.x, total.y + held.y, total.z + held.z, total.w + held.w};
+    }
   }
-  __syncthreads();
+  int32_t totals[kThreadExperts] = {total.x, total.y, total.z, total.w};
+  int32_t first[kThreadExperts];
+  for (int i = 0; i < kThreadExperts; ++i) {
+    if (static_cast<int>(threadIdx.x) * kThreadExperts + i >= args.experts) totals[i] = 0;
+  }
+  PlaceExperts(args, totals, blockIdx.x == 0, first);
+  first[0] += before.x;
+  first[1] += before.y;
+  first[2] += before.z;
+  first[3] += before.w;
+  CountsToRows(args, first, counts);
   PlacePairs(args, range, counts);
 }
 
@@ -211,8 +220,6 @@ absl::Status Route(const RoutingArgs& args, cudaStream_t stream) {
   }
   CountBlocks<<<blocks, kThreads, 0, stream>>>(args, block_pairs);
   WL_RETURN_IF_ERROR(LaunchStatus("routing: counting"));
-  ScanBlocks<<<1, kThreads, 0, stream>>>(args, blocks);
-  WL_RETURN_IF_ERROR(LaunchStatus("routing: scanning"));
   PlaceBlocks<<<blocks, kThreads, 0, stream>>>(args, block_pairs);
   return LaunchStatus("routing: placing");
 }

@@ -22,7 +22,7 @@ struct RoutingArgs {
 
   int32_t* start = nullptr;      // [experts + 1], multiples of 8; the last one ends the row space
   int32_t* count = nullptr;      // [experts]
-  int32_t* row_token = nullptr;  // [RowSpaceRows], written where a row is used
+  int32_t* row_token = nullptr;  // [RowSpaceRows]; -1 for the rows between experts
   int32_t* slot_row = nullptr;   // [tokens][slots]; -1 where the id names no expert
   float* row_weight = nullptr;   // [RowSpaceRows], as row_token; null when `weights` is
   int32_t* bad_ids = nullptr;    // set to 1 when an id named no expert, else left as it is

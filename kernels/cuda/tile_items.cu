@@ -4,64 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/packed_layout.h"
 #include "kernels/cuda/routing.h"
 
 namespace warpline::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // one for each expert
-constexpr int kBlocks = 8;      // each plans everything and writes its share of the items
-static_assert(kThreads == kMaxExperts);
-
-// How many tiles of each class one expert gets.
-struct Cut {
-  int32_t tiles[kMaxTileClasses];
-};
-
-// The cheapest of: as many largest tiles as fit, one less or one more, and up to two others. Every
-// tile of the result has a live row.
-__device__ Cut CutRows(const TileItemsArgs& args, int rows) {
-  Cut best = {};
-  float best_cost = 3.0e38f;
-  int best_full = 0;
-  int best_first = -1;
-  int best_second = -1;
-  const int n0 = args.classes[0].n;
-  for (int full = max(0, rows / n0 - 1); full <= rows / n0 + 1; ++full) {
-    const int rest = rows - full * n0;
-    if (rest <= -n0) break;
-    const float cost = full * args.classes[0].cost;
-    if (rest <= 0 && cost < best_cost) {
-      best_cost = cost;
-      best_full = full;
-      best_first = best_second = -1;
-    }
-    for (int a = 0; a < args.class_count && rest > 0; ++a) {
-      const float cost_a = cost + args.classes[a].cost;
-      if (args.classes[a].n >= rest) {
-        if (cost_a >= best_cost) continue;
-        best_cost = cost_a;
-        best_full = full;
-        best_first = a;
-        best_second = -1;
-        continue;
-      }
-      for (int b = a; b < args.class_count; ++b) {
-        const float cost_b = cost_a + args.classes[b].cost;
-        if (args.classes[a].n + args.classes[b].n < rest || cost_b >= best_cost) continue;
-        best_cost = cost_b;
-        best_full = full;
-        best_first = a;
-        best_second = b;
-      }
-    }
-  }
-  for (int c = 0; c < kMaxTileClasses; ++c) {
-    best.tiles[c] =
-        (c == 0 ? best_full : 0) + (c == best_first ? 1 : 0) + (c == best_second ? 1 : 0);
-  }
-  return best;
-}
+constexpr int kMinThreads = 256;  // of a block; at least one for each expert
+constexpr int kBlocks = 8;        // each plans everything and writes its share of the items
 
 // The place of this thread's expert among all by rows, most first; equal ones by index.
 __device__ int RankOf(int rows, int experts, const int4* all_rows) {
@@ -81,7 +31,7 @@ __device__ int RankOf(int rows, int experts, const int4* all_rows) {
 
 // ends[i] of all threads' values: the sum up to and with thread i.
 __device__ void Accumulate(int value, int32_t* ends) {
-  __shared__ int32_t warp_sums[kThreads / 32];
+  __shared__ int32_t warp_sums[kMaxExperts / 32];
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -104,17 +54,18 @@ struct Plan {
   int32_t first[kMaxExperts];                 // by rank: row of the class's first tile
   int32_t cut[kMaxTileClasses][kMaxExperts];  // by rank: tiles of each class
   int32_t ends[kMaxExperts];                  // by rank: tiles of the class up to here
+  TileSize sizes[kMaxTileClasses];
 };
 
 // The items of class `c`, spread over all threads of all blocks.
 __device__ void WriteItems(const TileItemsArgs& args, const Plan& plan, int c) {
   const TileClass& tile_class = args.classes[c];
-  const int item_count = plan.ends[kMaxExperts - 1] * tile_class.row_tiles;
+  const int item_count = plan.ends[blockDim.x - 1] * tile_class.row_tiles;
   if (blockIdx.x == 0 && threadIdx.x == 0) args.item_counts[c] = item_count;
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < item_count; i += kBlocks * kThreads) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < item_count; i += kBlocks * blockDim.x) {
     const int tile = i / tile_class.row_tiles;
     int low = 0;  // the first rank with ends > tile lies in [low, high]
-    int high = kMaxExperts - 1;
+    int high = blockDim.x - 1;
     while (low < high) {
       const int middle = (low + high) / 2;
       if (plan.ends[middle] > tile) {
@@ -132,14 +83,18 @@ __device__ void WriteItems(const TileItemsArgs& args, const Plan& plan, int c) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) MakeItems(const __grid_constant__ TileItemsArgs args) {
+__global__ void __launch_bounds__(kMaxExperts)
+    MakeItems(const __grid_constant__ TileItemsArgs args) {
   __shared__ Plan plan;
   const int expert = threadIdx.x;
   const int rows = expert < args.experts ? args.count[expert] : 0;
   reinterpret_cast<int32_t*>(plan.rows)[expert] = rows;
+  if (expert < args.class_count) {
+    plan.sizes[expert] = {args.classes[expert].n, args.classes[expert].cost};
+  }
   __syncthreads();
   const int rank = RankOf(rows, args.experts, plan.rows);
-  const Cut cut = CutRows(args, rows);
+  const TileCut cut = CutRows(plan.sizes, args.class_count, rows);
   plan.expert[rank] = static_cast<int16_t>(expert);
   plan.first[rank] = expert < args.experts ? args.start[expert] : 0;
   for (int c = 0; c < kMaxTileClasses; ++c) plan.cut[c][rank] = cut.tiles[c];
@@ -168,7 +123,8 @@ absl::Status MakeTileItems(const TileItemsArgs& args, cudaStream_t stream) {
     return absl::InvalidArgumentError(absl::StrCat("cannot make tiles of ", args.class_count,
                                                    " sizes for ", args.experts, " experts"));
   }
-  MakeItems<<<kBlocks, kThreads, 0, stream>>>(args);
+  const int threads = std::max(kMinThreads, static_cast<int>(RoundUp(args.experts, 32)));
+  MakeItems<<<kBlocks, threads, 0, stream>>>(args);
   return LaunchStatus("making tile items");
 }
 

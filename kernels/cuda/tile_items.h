@@ -7,10 +7,9 @@
 
 #include "absl/status/status.h"
 #include "kernels/cuda/grouped_args.h"
+#include "kernels/cuda/tile_cut.h"
 
 namespace warpline::cuda {
-
-constexpr int kMaxTileClasses = 5;
 
 // Tiles of one token count.
 struct TileClass {

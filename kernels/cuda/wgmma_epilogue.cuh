@@ -31,6 +31,18 @@ struct EpilogueShape {
   static_assert(kFused || kN / 2 * kFloatRowBytes <= kAreaBytes);
 };
 
+// Whether word w of piece p of a row of hidden tiles holds outputs 8 * w + 2 * p and the next: what
+// warp w of a consumer has computed, 8 outputs a warp.
+constexpr bool WordsComeFromWarps() {
+  for (int position = 0; position < kGroupK; ++position) {
+    const int piece = position / 8;
+    const int word = position % 8 / 2;
+    if (KOfPosition(position) != 8 * word + 2 * piece + position % 2) return false;
+  }
+  return true;
+}
+static_assert(WordsComeFromWarps());
+
 #if defined(WL_SM90A)
 
 // threadIdx.x, read anew: kept over long loops it would cost registers that are scarce there.
@@ -42,7 +54,7 @@ __device__ __forceinline__ int ThreadIndex() {
 
 __device__ __forceinline__ float2 SharedFloat2(uint32_t address) {
   float2 value;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address));
+  asm("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address));
   return value;
 }
 __device__ __forceinline__ uint32_t SharedWord(uint32_t address) {
@@ -247,16 +259,25 @@ struct StagingCarrier {
     const int piece = (ThreadIndex() - 32) % 8;  // of 16 bytes in a row of 128
     int row = (ThreadIndex() - 32) / 8;
     uint32_t from = area + piece / 4 * Shape::kAreaBytes + piece % 4 * 4 + row * Shape::kRowBytes;
-    uint8_t* to = args.h_tiles +
-                  (static_cast<int64_t>(column) * args.h_row_groups + item.first_row / kTileRows) *
-                      kTileBytes;
+    uint8_t* const to = args.h_tiles + (static_cast<int64_t>(column) * args.h_row_groups +
+                                        item.first_row / kTileRows) *
+                                           kTileBytes;
+    // Word w of a piece comes from warp w; see WordsComeFromWarps.
+    const auto load = [](uint32_t at) -> uint4 {
+      return {SharedWord(at), SharedWord(at + 16), SharedWord(at + 32), SharedWord(at + 48)};
+    };
+    const auto store = [to, piece](int at, const uint4& value) {
+      *reinterpret_cast<uint4*>(to + at * 128 + ((piece ^ (at % kTileRows)) * 16)) = value;
+    };
+    constexpr int kStep = kCarriers / 8;
 #pragma unroll 1
-    for (; row < item.rows; row += kCarriers / 8) {
-      // Word w of a piece comes from warp w: position 8 * piece + 2 * w is k = 8 * w + 2 * piece.
-      const uint4 value = {SharedWord(from), SharedWord(from + 16), SharedWord(from + 32),
-                           SharedWord(from + 48)};
-      *reinterpret_cast<uint4*>(to + row * 128 + ((piece ^ (row % kTileRows)) * 16)) = value;
-      from += kCarriers / 8 * Shape::kRowBytes;
+    for (; row < item.rows; row += 2 * kStep) {
+      const bool has_second = row + kStep < item.rows;
+      const uint4 first = load(from);
+      const uint4 second = load(has_second ? from + kStep * Shape::kRowBytes : from);
+      store(row, first);
+      if (has_second) store(row + kStep, second);
+      from += 2 * kStep * Shape::kRowBytes;
     }
   }
 
@@ -271,32 +292,40 @@ struct StagingCarrier {
     const int live_bytes = (args.out_columns - column) * kValueBytes;  // may be more than a row
     const int first = kFloat ? part * (kN / 2) : 0;
     const int rows = kFloat ? min(item.rows - first, kN / 2) : item.rows;
-    const bool is_aligned = args.out_columns * kValueBytes % 16 == 0;
-    // Rows that are not aligned go two bytes at a time, a row to a warp.
-    const int piece_bytes = is_aligned ? 16 : 2;
-    int row = is_aligned ? (ThreadIndex() - 32) / kPieces : (ThreadIndex() - 32) / 32;
-    const int row_step = is_aligned ? kCarriers / kPieces : kCarrierWarps;
-    int offset =
-        (is_aligned ? (ThreadIndex() - 32) % kPieces : (ThreadIndex() - 32) % 32) * piece_bytes;
-    uint8_t* to = static_cast<uint8_t*>(args.y) +
-                  (static_cast<int64_t>(item.first_row + first + row) * args.out_columns + column) *
-                      kValueBytes;
-    const int64_t to_step = static_cast<int64_t>(row_step) * args.out_columns * kValueBytes;
-    uint32_t from = area + row * kRowBytes;
+    const int64_t pitch = static_cast<int64_t>(args.out_columns) * kValueBytes;
+    uint8_t* to = static_cast<uint8_t*>(args.y) + (item.first_row + first) * pitch +
+                  static_cast<int64_t>(column) * kValueBytes;
+    if (args.out_columns * kValueBytes % 16 == 0) {
+      constexpr int kStep = kCarriers / kPieces;
+      const int offset = (ThreadIndex() - 32) % kPieces * 16;
+      int row = (ThreadIndex() - 32) / kPieces;
+      if (offset >= live_bytes) return;
+      to += row * pitch + offset;
+      uint32_t from = area + row * kRowBytes + offset;
 #pragma unroll 1
-    for (; row < rows; row += row_step) {
-      if (is_aligned) {
-        if (offset < live_bytes) {
-          *reinterpret_cast<uint4*>(to + offset) = SharedWords4(from + offset);
-        }
-      } else {
+      for (; row < rows; row += 2 * kStep) {
+        const bool has_second = row + kStep < rows;
+        const uint4 value = SharedWords4(from);
+        const uint4 second = SharedWords4(has_second ? from + kStep * kRowBytes : from);
+        *reinterpret_cast<uint4*>(to) = value;
+        to += kStep * pitch;
+        if (has_second) *reinterpret_cast<uint4*>(to) = second;
+        to += kStep * pitch;
+        from += 2 * kStep * kRowBytes;
+      }
+    } else {  // rows are not aligned: two bytes at a time, a row to a warp
+      int row = (ThreadIndex() - 32) / 32;
+      to += row * pitch;
+      uint32_t from = area + row * kRowBytes;
 #pragma unroll 1
-        for (int at = offset; at < min(live_bytes, 64 * kValueBytes); at += 64) {
+      for (; row < rows; row += kCarrierWarps) {
+#pragma unroll 1
+        for (int at = ThreadIndex() % 32 * 2; at < min(live_bytes, 64 * kValueBytes); at += 64) {
           *reinterpret_cast<uint16_t*>(to + at) = SharedHalf(from + at);
         }
+        to += kCarrierWarps * pitch;
+        from += kCarrierWarps * kRowBytes;
       }
-      to += to_step;
-      from += row_step * kRowBytes;
     }
   }
 };

@@ -44,6 +44,7 @@ struct Wgmma;
   "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t \
   "7,"                                                                         \
   "%" #t "8, %" #t "9"
+#define WL_SIXTY WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5)
 #define WL_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WL_SUMS16(i) WL_SUMS4(i), WL_SUMS4((i) + 4), WL_SUMS4((i) + 8), WL_SUMS4((i) + 12)
 #define WL_SUMS32(i) WL_SUMS16(i), WL_SUMS16((i) + 16)
@@ -65,21 +66,19 @@ struct Wgmma;
 WL_WGMMA(32, WL_TEN() ", %10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20", WL_SUMS16(0));
 WL_WGMMA(64, WL_TEN() "," WL_TEN(1) "," WL_TEN(2) ", %30, %31", "%32, %33, %34, %35", "%36",
          WL_SUMS32(0));
-WL_WGMMA(128,
-         WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(
-             5) ", %60, %61, %62, %63",
-         "%64, %65, %66, %67", "%68", WL_SUMS64(0));
+WL_WGMMA(128, WL_SIXTY ", %60, %61, %62, %63", "%64, %65, %66, %67", "%68", WL_SUMS64(0));
 WL_WGMMA(192,
-         WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5) "," WL_TEN(
-             6) "," WL_TEN(7) "," WL_TEN(8) ", %90, %91, %92, %93, %94, %95",
+         WL_SIXTY "," WL_TEN(6) "," WL_TEN(7) "," WL_TEN(8) ", %90, %91, %92, %93, %94, %95",
          "%96, %97, %98, %99", "%100", WL_SUMS96(0));
+// clang-format off
 WL_WGMMA(256,
-         WL_TEN() "," WL_TEN(1) "," WL_TEN(2) "," WL_TEN(3) "," WL_TEN(4) "," WL_TEN(5) "," WL_TEN(
-             6) "," WL_TEN(7) "," WL_TEN(8) "," WL_TEN(9) "," WL_TEN(10) "," WL_TEN(11)
-             ", %120, %121, %122, %123, %124, %125, %126, %127",
+         WL_SIXTY "," WL_TEN(6) "," WL_TEN(7) "," WL_TEN(8) "," WL_TEN(9) "," WL_TEN(10) ","
+         WL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127",
          "%128, %129, %130, %131", "%132", WL_SUMS128(0));
+// clang-format on
 
 #undef WL_WGMMA
+#undef WL_SIXTY
 #undef WL_SUMS128
 #undef WL_SUMS96
 #undef WL_SUMS64

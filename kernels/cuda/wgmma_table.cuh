@@ -25,7 +25,7 @@ KernelRow MakeWgmmaRow(const char* name) {
           .function = reinterpret_cast<const void*>(&WgmmaTile<kType, kN, kFused>)};
 }
 
-// All N classes of one type, largest first; instantiates their kernels.
+// The kernels of one type, largest n first; instantiates them.
 template <QuantType kType>
 void AppendWgmmaRows(std::vector<KernelRow>& rows) {
   rows.push_back(MakeWgmmaRow<kType, 256, true>("wgmma_gate_up_256"));

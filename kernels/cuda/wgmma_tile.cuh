@@ -23,21 +23,26 @@ namespace warpline::cuda {
 template <QuantType kType, int kN, bool kFused>
 struct WgmmaShape {
   using Format = WeightFormat<kType>;
+  static constexpr int kSliceBytes = sizeof(typename Format::Slice);  // in a lane's registers
   static constexpr bool kIsCopy = kType == QuantType::kF32 || kType == QuantType::kF16 ||
                                   kType == QuantType::kBF16;  // packed as halves
-  // Bytes of a piece in a lane's registers with which the sums of 128 tokens still fit into 112.
-  static constexpr int kSmallSlice = kFused ? 40 : 32;
-  static constexpr int kConsumers = kN > 128 || (kN == 128 &&
-                                                 sizeof(typename Format::Slice) > kSmallSlice)
-                                        ? 2
-                                        : 4;
+  // Pieces of which two at once are too many registers: the next one comes when half of this one
+  // is decoded.
+  static constexpr bool kIsLargePiece = kSliceBytes >= 64 && !kIsCopy;
+  // Pieces of half the k take so many bytes that loads one piece ahead do not fill the memory's
+  // latency; the feeder asks for them earlier. Elsewhere that only costs.
+  static constexpr bool kIsPrefetched = Format::kShape.groups == 2;
+  // Whether the sums of 128 tokens leave room for decoding in 112 registers. Q2_K has small pieces,
+  // but takes many registers on the way.
+  static constexpr bool kFits128 = kSliceBytes <= 56 && kType != QuantType::kQ2K;
+  static constexpr int kConsumers = kN > 128 || (kN == 128 && !kFits128) ? 2 : 4;
   static constexpr int kM = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kFeederRegisters = kConsumers == 2 ? 56 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 224 : 112;
   // With the sums of 128 tokens in 112 registers there is no room to decode ahead; four consumers
   // hide one another's waits instead.
-  static constexpr bool kDecodeAhead = !(kN == 128 && kConsumers == 4);
+  static constexpr bool kDecodesAhead = kN < 128 || kConsumers == 2;
 
   using Staging = EpilogueShape<kN, kConsumers, kFused>;
   static constexpr int kStageBytes = kN * 128;
@@ -137,46 +142,58 @@ __device__ __forceinline__ void FeedItem(const GroupedArgs& args, const TileItem
   }
 }
 
-// Each lane asks for the first piece of one row block: the consumers will want it soon.
+// Where a lane's row block of an item lies, for asking for its pieces ahead; null for none.
 template <typename Shape>
-__device__ __forceinline__ void PrefetchWeights(const GroupedArgs& args, const TileItem& item) {
+__device__ __forceinline__ const uint8_t* PrefetchBlock(const GroupedArgs& args,
+                                                        const TileItem& item) {
   constexpr PackedShape kPacked = Shape::Format::kShape;
   constexpr int kBlocks = Shape::kM / kRowBlock;
   const int lane = ThreadIndex() % 32;
   const int block = item.row_tile * kBlocks + lane;
-  if (lane >= kBlocks || block >= args.row_blocks) return;
-  BulkPrefetch(
-      args.weights + item.expert * args.expert_bytes + block * RowBlockBytes(kPacked, args.k),
-      kPacked.slice_bytes);
+  if (lane >= kBlocks || block >= args.row_blocks) return nullptr;
+  return args.weights + item.expert * args.expert_bytes + block * RowBlockBytes(kPacked, args.k);
 }
 
-// One warp; its first lane feeds the tiles of every item, only as many rows as are live.
+// One warp. Its first lane feeds the tiles of every item, only as many rows as are live; each lane
+// asks for the weights of a row block that the consumers will want when they come to that stage.
 template <typename Shape>
 __device__ __forceinline__ void FeedTiles(const GroupedArgs& args,
                                           const WgmmaShared<Shape>& shared) {
+  constexpr PackedShape kPacked = Shape::Format::kShape;
+  constexpr int kPairBytes = 2 * kPacked.slice_bytes + kPacked.super_bytes;
+  constexpr int kPairSteps = kPacked.groups;  // stages of two slices
   RingCursor<Shape::kStages> stage;
   uint32_t number = 0;
 #pragma unroll 1
   for (int index = blockIdx.x; index < *args.item_count; index += gridDim.x) {
     const TileItem item = args.items[index];
-    PrefetchWeights<Shape>(args, item);
+    const uint8_t* weights = PrefetchBlock<Shape>(args, item);
+    const uint32_t bytes = static_cast<uint32_t>(RoundUp(item.rows, kTileRows)) * 128;
+    const uint8_t* tile = args.x_tiles + static_cast<int64_t>(item.first_row) * 128;
     if (ThreadIndex() == 0) {
-      const uint32_t bytes = static_cast<uint32_t>(RoundUp(item.rows, kTileRows)) * 128;
-      const uint8_t* tile = args.x_tiles + static_cast<int64_t>(item.first_row) * 128;
       BarrierWait(shared.item_empty + number % kItemRing * 8, (number / kItemRing + 1) % 2);
       BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
       FeedItem<Shape>(args, item, shared.ItemAt(number), bytes, shared.full + 8 * stage.slot);
+    }
 #pragma unroll 1
-      for (int step = args.k / kTileK; true; BarrierExpect(shared.full + 8 * stage.slot, bytes)) {
+    for (int step = 0; step < args.k / kTileK; ++step) {
+      if (ThreadIndex() == 0) {
+        if (step > 0) {
+          BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
+          BarrierExpect(shared.full + 8 * stage.slot, bytes);
+        }
         BulkLoad(shared.stages + stage.slot * Shape::kStageBytes, tile, bytes,
                  shared.full + 8 * stage.slot);
-        stage.Advance();
-        if (--step == 0) break;
         tile += static_cast<int64_t>(args.x_row_groups) * kTileBytes;
-        BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
+      }
+      stage.Advance();
+      __syncwarp();
+      if (weights != nullptr && (Shape::kIsPrefetched ? step % kPairSteps == 0 : step == 0)) {
+        const int left = args.k / kTileK - step;  // a last slice may be alone
+        BulkPrefetch(weights, left < kPairSteps ? kPacked.slice_bytes : kPairBytes);
+        weights += kPairBytes;
       }
     }
-    __syncwarp();
     ++number;
   }
 }
@@ -222,21 +239,27 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
                                             float (&sums)[kN / 2]) {
   using Format = typename Shape::Format;
   constexpr int kGroups = Format::kShape.groups;
+  constexpr bool kAhead = Shape::kDecodesAhead;
+  // The group after which the next piece is loaded into registers of its own; -1 for before all.
+  constexpr int kLoadAfter = !kAhead ? kGroups : Shape::kIsLargePiece ? kGroups / 2 - 1 : -1;
   const int slices = k / (kGroups * kGroupK);
   uint32_t parts[2][2][4];  // [group & 1][MMA step]
   uint32_t held = 0;        // barrier of the stage that running products still read
 #pragma unroll 1
   for (int i = 0; i < slices; ++i) {
     typename Format::Slice next;
-    if (i + 1 < slices) next = weights.Load(i + 1);
+    if (kAhead && kLoadAfter < 0 && i + 1 < slices) next = weights.Load(i + 1);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const bool is_first = group % 2 == 0;  // of the stage's two groups
       Format::Decode(slice, table, group, parts[group % 2][0], parts[group % 2][1]);
+      if (group == kLoadAfter && i + 1 < slices) next = weights.Load(i + 1);
       if constexpr (Shape::kIsCopy) CopyParts(parts[group % 2], k % kPadK);
       PinParts(parts[group % 2]);
-      if constexpr (!Shape::kDecodeAhead) {
+      if constexpr (!kAhead) {
         if (is_first) continue;
+        // The piece's registers are free again, and the products take longer than the load.
+        if (group + 1 == kGroups && i + 1 < slices) slice = weights.Load(i + 1);
         BarrierWait(shared.full + 8 * stage.slot, stage.parity);
         const uint64_t tile = TileDescriptor(shared.stages + stage.slot * Shape::kStageBytes);
         WgmmaFence();
@@ -264,9 +287,9 @@ __device__ __forceinline__ void AddProducts(const WgmmaShared<Shape>& shared, co
         }
       }
     }
-    slice = next;
+    if constexpr (kAhead) slice = next;
   }
-  if constexpr (Shape::kDecodeAhead) {
+  if constexpr (kAhead) {
     WgmmaWait<0>();
     if (threadIdx.x % 32 == 0) BarrierArrive(held);
   }
@@ -288,49 +311,63 @@ __device__ __forceinline__ PieceReader<typename Shape::Format> FindWeights(const
           static_cast<int>(threadIdx.x) % 32};
 }
 
+// A consumer's way through the block's items.
 template <typename Shape, int kN, bool kFused>
-__device__ __forceinline__ void Consume(const GroupedArgs& args, const WgmmaShared<Shape>& shared,
-                                        const uint8_t* table) {
+struct Consumer {
+  using Format = typename Shape::Format;
   using Writer = StagingWriter<kN, Shape::kConsumers, kFused>;
+
+  const GroupedArgs& args;
+  const WgmmaShared<Shape>& shared;
+  const uint8_t* table;
   RingCursor<Shape::kStages> stage;
-  uint32_t number = 0;
-  BarrierWait(shared.full, 0);
-  PieceReader<typename Shape::Format> weights = FindWeights<Shape>(args, shared.ItemAt(0));
-  typename Shape::Format::Slice slice = weights.Load(0);
-#pragma unroll 1
-  for (int index = blockIdx.x;; index += gridDim.x) {
-    float sums[kN / 2];
-#pragma unroll
-    for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
-    AddProducts<Shape, kN>(shared, table, weights, args.k, slice, stage, sums);
-    const bool is_last =
-        index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
-    if (!is_last) {
-      // The next item's first weights are on their way while this one's outputs are written.
-      BarrierWait(shared.full + 8 * stage.slot, stage.parity);
-      weights = FindWeights<Shape>(args, shared.ItemAt(number + 1));
-      slice = weights.Load(0);
-    }
-    Writer(shared.staging, shared.staging_full, shared.staging_free)
-        .Write(args, shared.ItemAt(number), number, sums);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
-    if (is_last) return;
-    ++number;
+  uint32_t number = 0;  // of the item
+  PieceReader<Format> weights;
+  typename Format::Slice slice;  // the item's first piece
+
+  // Waits for the first stage of item `next`, and asks for its first weights.
+  __device__ __forceinline__ void Open(uint32_t next) {
+    BarrierWait(shared.full + 8 * stage.slot, stage.parity);
+    weights = FindWeights<Shape>(args, shared.ItemAt(next));
+    slice = weights.Load(0);
   }
-}
+
+  __device__ __forceinline__ void Run() {
+    Open(0);
+#pragma unroll 1
+    for (int index = blockIdx.x;; index += gridDim.x) {
+      float sums[kN / 2];
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
+      AddProducts<Shape, kN>(shared, table, weights, args.k, slice, stage, sums);
+      const bool is_last =
+          index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
+      // The next item's weights are on their way while this one's outputs are written.
+      if (!is_last) Open(number + 1);
+      Writer(shared.staging, shared.staging_full, shared.staging_free)
+          .Write(args, shared.ItemAt(number), number, sums);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
+      if (is_last) return;
+      ++number;
+    }
+  }
+};
 
 #endif  // WL_SM90A
 
 // Launched with Shape::kThreads threads, Shape::kSharedBytes of shared memory and at most as many
-// blocks as multiprocessors.
+// blocks as multiprocessors. The kernels of one product may follow one another with programmatic
+// serialization: each lets the next one start as soon as multiprocessors are free, and ends after
+// the one before it.
 template <QuantType kType, int kN, bool kFused>
 __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
     WgmmaTile(const __grid_constant__ GroupedArgs args) {
 #if defined(WL_SM90A)
   using Shape = WgmmaShape<kType, kN, kFused>;
   extern __shared__ __align__(1024) uint8_t memory[];
-  if (blockIdx.x >= *args.item_count) return;
+  AllowNextKernel();
+  if (static_cast<int>(blockIdx.x) >= *args.item_count) return AwaitPreviousKernel();
   const WgmmaShared<Shape> shared(memory);
   uint8_t* const table = memory + Shape::kStages * Shape::kStageBytes;
   if (threadIdx.x == 0) shared.Init(*args.item_count);
@@ -348,8 +385,9 @@ __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
     }
   } else {
     TakeRegisters<Shape::kConsumerRegisters>();
-    Consume<Shape, kN, kFused>(args, shared, table);
+    Consumer<Shape, kN, kFused>{args, shared, table}.Run();
   }
+  AwaitPreviousKernel();
 #endif
 }
 
