@@ -352,6 +352,9 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) = 0;
   virtual absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) = 0;
+  // May be called once with the weights of an expert layer, without tensors, when they have all
+  // been loaded: the device then arranges them now and not in the first step.
+  virtual absl::Status PrepareMoe(const MoeFfnArgs& /*args*/) { return absl::OkStatus(); }
   // Scratch for steps of up to this many rows, widths and contexts; call once, before the first
   // step.
   virtual absl::Status Reserve(int64_t max_rows, int64_t max_context) = 0;

@@ -70,6 +70,7 @@ class WeightLoader {
   absl::StatusOr<std::unique_ptr<Buffer>> LoadVector(absl::string_view tensor_name,
                                                      int64_t value_count);
 
+  Backend& backend() const { return backend_; }
   int64_t loaded_bytes() const { return loaded_bytes_; }  // as in the file
 
  private:

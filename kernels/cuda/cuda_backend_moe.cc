@@ -19,12 +19,10 @@ FloatRows Packed(float* data, int64_t row_count, int64_t width) {
 
 }  // namespace
 
-absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckMoe(const MoeFfnArgs& args) const {
+absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckExperts(const MoeFfnArgs& args) const {
   MoeJob job;
-  WL_ASSIGN_OR_RETURN(job.in, CheckRows("moe input", args.in, -1, -1));
-  WL_ASSIGN_OR_RETURN(job.out, CheckRows("moe output", args.out, job.in.row_count, job.in.width));
-  WL_ASSIGN_OR_RETURN(job.router, CheckMatrix("router", args.router, job.in.width, -1, 1));
-  const int64_t n_embd = job.in.width;
+  WL_ASSIGN_OR_RETURN(job.router, CheckMatrix("router", args.router, -1, -1, 1));
+  const int64_t n_embd = job.router.weight->input_width();
   const int64_t experts = job.router.weight->output_width();
   WL_ASSIGN_OR_RETURN(const CheckedMatrix down,
                       CheckMatrix("experts' down", {args.down}, -1, n_embd, experts));
@@ -52,6 +50,19 @@ absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckMoe(const MoeFfnArgs& args
                  job.gate->has_expert_scales() ||
                  (job.up != nullptr && job.up->has_expert_scales());
   return job;
+}
+
+absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckMoe(const MoeFfnArgs& args) const {
+  WL_ASSIGN_OR_RETURN(MoeJob job, CheckExperts(args));
+  const int64_t n_embd = job.router.weight->input_width();
+  WL_ASSIGN_OR_RETURN(job.in, CheckRows("moe input", args.in, -1, n_embd));
+  WL_ASSIGN_OR_RETURN(job.out, CheckRows("moe output", args.out, job.in.row_count, n_embd));
+  return job;
+}
+
+absl::Status CudaBackend::PrepareMoe(const MoeFfnArgs& args) {
+  WL_ASSIGN_OR_RETURN(const MoeJob job, CheckExperts(args));
+  return job.is_float ? absl::OkStatus() : PackLayer(job).status();
 }
 
 absl::Status CudaBackend::RouteRows(const MoeFfnArgs& args, MoeJob& job) {
@@ -184,8 +195,9 @@ absl::StatusOr<const ExpertWeights*> CudaBackend::PackLayer(const MoeJob& job) {
   job.gate->Release();
   if (job.up != nullptr) job.up->Release();
   WL_ASSIGN_OR_RETURN(const uint8_t* const down_blocks, job.down->BlocksOnce());
-  WL_ASSIGN_OR_RETURN(packed->down,
-                      PackExperts(raw_of(*job.down, job.in.width, down_blocks), stream_.get()));
+  WL_ASSIGN_OR_RETURN(
+      packed->down,
+      PackExperts(raw_of(*job.down, job.down->output_width(), down_blocks), stream_.get()));
   job.down->Release();
   layer = std::move(packed);
   return layer.get();
@@ -255,6 +267,10 @@ absl::Status CudaBackend::RunPackedExperts(const MoeFfnArgs& args, const MoeJob&
 absl::Status CudaBackend::MoeFfn(const MoeFfnArgs& args) {
   WL_ASSIGN_OR_RETURN(MoeJob job, CheckMoe(args));
   if (job.in.row_count == 0) return absl::OkStatus();
+  WL_ASSIGN_OR_RETURN(const bool is_live,
+                      EnterOp(7, job.router.weight, job.gate, job.up, job.down, job.in, job.out));
+  if (!is_live) return absl::OkStatus();
+  products_->ForgetInput();
   WL_RETURN_IF_ERROR(RouteRows(args, job));
   if (args.shared_gate_input != nullptr) WL_RETURN_IF_ERROR(RunSharedExpert(args, job));
   return job.is_float ? RunFloatExperts(args, job) : RunPackedExperts(args, job);

@@ -17,6 +17,7 @@ absl::StatusOr<FeedForward> FeedForward::Load(WeightLoader& loader, const ModelS
   }
   WL_RETURN_IF_ERROR(ffn.LoadExperts(loader, spec, layer));
   if (spec.moe.n_ff_shared > 0) WL_RETURN_IF_ERROR(ffn.LoadSharedExpert(loader, spec, layer));
+  WL_RETURN_IF_ERROR(loader.backend().PrepareMoe(ffn.Experts()));
   return ffn;
 }
 
@@ -73,6 +74,20 @@ absl::Status FeedForward::LoadSharedExpert(WeightLoader& loader, const ModelSpec
   return absl::OkStatus();
 }
 
+MoeFfnArgs FeedForward::Experts() const {
+  return {.router = router_.linear(),
+          .gate = gate_.weight.get(),
+          .up = up_.weight.get(),
+          .gate_up = gate_up_.weight.get(),
+          .down = down_.weight.get(),
+          .used_count = used_count_,
+          .renormalise = renormalise_,
+          .shared_gate_input = shared_gate_input_.weight.get(),
+          .shared_gate = shared_gate_.linear(),
+          .shared_up = shared_up_.linear(),
+          .shared_down = shared_down_.linear()};
+}
+
 absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Sink& sink) const {
   if (!is_moe_) {
     return backend.DenseFfn({.gate = gate_.linear(),
@@ -83,20 +98,11 @@ absl::Status FeedForward::Run(Backend& backend, const Tensor& in, const Sink& si
                              .out = sink.out,
                              .accumulate = sink.accumulate});
   }
-  return backend.MoeFfn({.router = router_.linear(),
-                         .gate = gate_.weight.get(),
-                         .up = up_.weight.get(),
-                         .gate_up = gate_up_.weight.get(),
-                         .down = down_.weight.get(),
-                         .used_count = used_count_,
-                         .renormalise = renormalise_,
-                         .shared_gate_input = shared_gate_input_.weight.get(),
-                         .shared_gate = shared_gate_.linear(),
-                         .shared_up = shared_up_.linear(),
-                         .shared_down = shared_down_.linear(),
-                         .in = in,
-                         .out = sink.out,
-                         .accumulate = sink.accumulate});
+  MoeFfnArgs experts = Experts();
+  experts.in = in;
+  experts.out = sink.out;
+  experts.accumulate = sink.accumulate;
+  return backend.MoeFfn(experts);
 }
 
 }  // namespace warpline

@@ -25,6 +25,9 @@ class FeedForward {
   absl::Status LoadExperts(WeightLoader& loader, const ModelSpec& spec, int layer);
   absl::Status LoadSharedExpert(WeightLoader& loader, const ModelSpec& spec, int layer);
 
+  // Without tensors.
+  MoeFfnArgs Experts() const;
+
   bool is_moe_ = false;
   Activation activation_ = Activation::kSilu;
   int used_count_ = 0;
