@@ -85,6 +85,7 @@ AttentionPath PagedAttention::PathOf(bool is_decode, const KvLayout& layout, int
 
 absl::Status PagedAttention::RunPrompt(const AttentionJob& job, cudaStream_t stream) const {
   for (const StepSequenceView& sequence : job.step.on_host) {
+    if (sequence.row_count == 0) continue;
     PromptArgs args;
     args.job = job;
     args.pages = job.step.pages + sequence.first_page;
