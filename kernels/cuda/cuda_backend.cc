@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,18 @@ absl::Status CheckRange(const Buffer& buffer, int64_t offset_bytes, size_t byte_
   }
   return absl::InvalidArgumentError(
       absl::StrCat(count, " bytes at ", offset_bytes, " of a buffer of ", buffer.byte_count()));
+}
+
+// Decode steps of up to so many positions are launched alike.
+int32_t ContextClass(int32_t max_context) {
+  constexpr int32_t kSmallest = 1024;
+  int64_t context = kSmallest;
+  while (context < max_context) context *= 2;
+  return static_cast<int32_t>(std::min<int64_t>(context, std::numeric_limits<int32_t>::max()));
+}
+
+absl::Status ClosedStep() {
+  return absl::InternalError("host memory is copied amid a recorded step");
 }
 
 }  // namespace
@@ -62,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t byte_count
   if (byte_count < 0) {
     return absl::InvalidArgumentError(absl::StrCat("a buffer of ", byte_count, " bytes"));
   }
+  ForgetRecords();
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
   WL_ASSIGN_OR_RETURN(DeviceBuffer memory, DeviceBuffer::Create(byte_count));
   if (byte_count > 0) {
@@ -77,6 +91,8 @@ absl::Status CudaBackend::Upload(absl::Span<const uint8_t> bytes, Buffer& buffer
                                  int64_t offset_bytes) {
   WL_RETURN_IF_ERROR(CheckRange(buffer, offset_bytes, bytes.size()));
   if (bytes.empty()) return absl::OkStatus();
+  if (recorder_.is_closed()) return ClosedStep();
+  products_->ForgetInput();
   return CudaStatus(
       cudaMemcpyAsync(static_cast<CudaBuffer&>(buffer).data() + offset_bytes, bytes.data(),
                       bytes.size(), cudaMemcpyHostToDevice, stream_.get()),
@@ -86,6 +102,7 @@ absl::Status CudaBackend::Upload(absl::Span<const uint8_t> bytes, Buffer& buffer
 absl::Status CudaBackend::Download(const Buffer& buffer, int64_t offset_bytes,
                                    absl::Span<uint8_t> bytes) {
   WL_RETURN_IF_ERROR(CheckRange(buffer, offset_bytes, bytes.size()));
+  if (recorder_.is_closed()) return ClosedStep();
   if (!bytes.empty()) {
     WL_RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(bytes.data(), static_cast<const CudaBuffer&>(buffer).data() + offset_bytes,
@@ -97,6 +114,11 @@ absl::Status CudaBackend::Download(const Buffer& buffer, int64_t offset_bytes,
 
 absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::LoadWeight(const WeightArgs& args) {
   WL_RETURN_IF_ERROR(CheckWeightArgs(args));
+  // Floats are multiplied without the expert kernels.
+  if (args.type != QuantType::kF32) {
+    WL_RETURN_IF_ERROR(kernels_->choices().For(Op::kPlain, args.type).status());
+  }
+  ForgetRecords();
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
   return CudaWeight::Create(args, stream_.get());
 }
@@ -128,6 +150,7 @@ absl::Status CudaBackend::Reserve(int64_t max_rows, int64_t max_context) {
   }
   max_rows_ = max_rows;
   max_context_ = max_context;
+  ForgetRecords();
   step_.Reserve(max_rows, max_context);
   products_->Reserve(max_rows);
   return absl::OkStatus();
@@ -138,20 +161,50 @@ absl::Status CudaBackend::BeginStep(const StepArgs& args) {
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
   WL_RETURN_IF_ERROR(step_.Begin(args));
   is_decode_ = args.kind == ::warpline::StepKind::kDecode;
+  products_->ForgetInput();
   if (!rope_tables_.has_value() || step_.row_count() > rope_rows_) {
     rope_rows_ = MostRows(step_.row_count());
     rope_tables_.emplace(rope_rows_);
+    ForgetRecords();
   }
   rope_tables_->BeginStep();
   const absl::Status begun = tables_->Begin(step_, is_decode_, stream_.get());
-  if (!begun.ok()) step_.End();
-  return begun;
+  if (!begun.ok()) {
+    step_.End();
+    return begun;
+  }
+  recorder_.BeginPlain();
+  if (const int64_t footprint = Footprint(); footprint != footprint_) {
+    ForgetRecords();  // Something lies elsewhere now.
+    footprint_ = footprint;
+  }
+  if (!is_decode_ || step_.row_count() == 0) return absl::OkStatus();
+  tables_->RaiseContext(ContextClass(tables_->view().max_context));
+  recorder_.Begin({.rows = tables_->view().row_count,
+                   .sequences = tables_->view().sequence_count,
+                   .max_context = tables_->view().max_context,
+                   .tables = tables_->view().token_ids});
+  if (recorder_.is_recorded()) products_->ForgetRows();
+  return absl::OkStatus();
+}
+
+int64_t CudaBackend::Footprint() const {
+  int64_t total = products_->footprint() + attention_->scratch_bytes();
+  for (const Scratch* scratch : {&gate_, &up_, &logits_, &expert_ids_, &expert_weights_,
+                                 &shared_gate_, &shared_, &packed_in_, &packed_out_}) {
+    total += scratch->bytes();
+  }
+  for (const auto& [key, planned] : experts_) total += planned.product->workspace_bytes();
+  return total;
 }
 
 absl::Status CudaBackend::EndStep() {
   WL_RETURN_IF_ERROR(CheckInStep());
   step_.End();
-  return absl::OkStatus();
+  // A record leaves the rows of its own step behind.
+  if (recorder_.is_recorded()) products_->ForgetRows();
+  products_->ForgetInput();
+  return recorder_.End(stream_.get());
 }
 
 absl::Status CudaBackend::CheckInStep() const {

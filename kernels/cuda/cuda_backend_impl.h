@@ -17,6 +17,7 @@
 #include "kernels/cuda/expert_product.h"
 #include "kernels/cuda/matrix_products.h"
 #include "kernels/cuda/rope_table.h"
+#include "kernels/cuda/step_recorder.h"
 #include "kernels/cuda/step_tables.h"
 
 namespace warpline::cuda {
@@ -37,6 +38,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) override;
   absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) override;
   absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) override;
+  absl::Status PrepareMoe(const MoeFfnArgs& args) override;
   absl::Status Reserve(int64_t max_rows, int64_t max_context) override;
 
   absl::Status BeginStep(const StepArgs& args) override;
@@ -82,6 +84,23 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(Device device) : device_(std::move(device)) {}
   absl::Status Prepare();
   absl::Status CheckInStep() const;
+  // Something that recorded steps rely on changes.
+  void ForgetRecords() { recorder_.Forget(); }
+  // Grows with the memory that steps work in.
+  int64_t Footprint() const;
+  // To be called by each op of a step before it launches anything, with what its launches depend
+  // on. False: they are in the record that EndStep launches.
+  template <typename... Parts>
+  absl::StatusOr<bool> EnterOp(const Parts&... parts) {
+    uint64_t digest = 0;
+    ((digest = Digest(digest, DigestOf(parts))), ...);
+    return recorder_.EnterOp(digest, stream_.get());
+  }
+  static uint64_t DigestOf(const FloatRows& rows) {
+    return Digest(DigestOf(rows.data), static_cast<uint64_t>(rows.row_count * 31 + rows.stride));
+  }
+  static uint64_t DigestOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+  static uint64_t DigestOf(int value) { return static_cast<uint64_t>(value); }
   int64_t MostRows(int64_t rows) const { return rows > max_rows_ ? rows : max_rows_; }
 
   // out (+)= down(activation(gate in) . (up in)), then times the sigmoid of a row's gate.
@@ -96,6 +115,7 @@ class CudaBackend final : public Backend {
                                   const LinearWeight& down, const FloatRows& in) const;
   absl::Status RunFfn(const FfnJob& job);
 
+  absl::StatusOr<MoeJob> CheckExperts(const MoeFfnArgs& args) const;
   absl::StatusOr<MoeJob> CheckMoe(const MoeFfnArgs& args) const;
   absl::Status RouteRows(const MoeFfnArgs& args, MoeJob& job);
   absl::Status RunSharedExpert(const MoeFfnArgs& args, MoeJob& job);
@@ -119,6 +139,8 @@ class CudaBackend final : public Backend {
   StepState step_;
   bool is_decode_ = false;  // of the step that was begun last
   absl::optional<StepTables> tables_;
+  StepRecorder recorder_;
+  int64_t footprint_ = 0;  // that the records were made with
   absl::optional<RopeTables> rope_tables_;
   int64_t rope_rows_ = 0;
 

@@ -26,6 +26,9 @@ absl::Status CudaBackend::Embed(const EmbedArgs& args) {
           absl::StrCat("token ", token, " of ", table.output_width()));
     }
   }
+  WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(1, &table, out));
+  if (!is_live) return absl::OkStatus();
+  products_->ForgetInput();
   WL_ASSIGN_OR_RETURN(const uint8_t* const blocks, table.Blocks());
   return DecodeRows({.type = table.type(),
                      .blocks = blocks,
@@ -46,6 +49,9 @@ absl::Status CudaBackend::NormConvert(const NormConvertArgs& args) {
   WL_ASSIGN_OR_RETURN(const FloatRows out,
                       CheckRows("norm output", args.out, in.row_count, in.width));
   WL_ASSIGN_OR_RETURN(const float* gamma, CheckVector("norm gamma", args.gamma, in.width));
+  WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(2, in, gamma, out, args.accumulate ? 1 : 0));
+  if (!is_live) return absl::OkStatus();
+  products_->ForgetInput();
   return NormRows(in, gamma, args.eps, args.accumulate, out, stream_.get());
 }
 
@@ -54,6 +60,8 @@ absl::Status CudaBackend::Linear(const LinearArgs& args) {
   WL_ASSIGN_OR_RETURN(const FloatRows out, CheckRows("linear output", args.out, in.row_count, -1));
   WL_ASSIGN_OR_RETURN(const CheckedMatrix matrix,
                       CheckMatrix("linear matrix", args.matrix, in.width, out.width, 1));
+  WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(3, matrix.weight, matrix.bias, in, out));
+  if (!is_live) return absl::OkStatus();
   return products_->Run({.weight = matrix.weight,
                          .bias = matrix.bias,
                          .in = in,
@@ -81,6 +89,9 @@ absl::Status CudaBackend::QkvRopeStore(const QkvRopeStoreArgs& args) {
         absl::StrCat("rotation of ", 2 * pairs, " values of a head of ", args.head_dim));
   }
   if (rows == 0) return absl::OkStatus();
+  WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(4, q, k, v, cache, q_gamma));
+  if (!is_live) return absl::OkStatus();
+  products_->ForgetInput();
   const float2* rotation = nullptr;
   if (pairs > 0) {
     WL_ASSIGN_OR_RETURN(rotation, rope_tables_->Get(args.rope, tables_->view(), stream_.get()));
@@ -113,6 +124,9 @@ absl::Status CudaBackend::Attention(const AttentionArgs& args) {
   WL_ASSIGN_OR_RETURN(const FloatRows out, CheckRows("attention output", args.out, rows, width));
   if (args.window < 0) return absl::InvalidArgumentError(absl::StrCat("window of ", args.window));
   if (rows == 0) return absl::OkStatus();
+  WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(5, q, out, cache, static_cast<int>(args.window)));
+  if (!is_live) return absl::OkStatus();
+  products_->ForgetInput();
   AttentionJob job = {
       .step = tables_->view(),
       .q = q.data,
@@ -129,6 +143,7 @@ absl::Status CudaBackend::Attention(const AttentionArgs& args) {
     job.gate = gate.data;
     job.gate_stride = gate.stride;
   }
+  if (recorder_.is_recorded()) return attention_->Run(job, stream_.get());
   const int64_t decode_rows = is_decode_ ? rows : 1;
   WL_RETURN_IF_ERROR(attention_->Reserve(
       {.kv_type = cache->args().type,
@@ -171,6 +186,7 @@ absl::Status CudaBackend::RunFfn(const FfnJob& job) {
   WL_RETURN_IF_ERROR(multiply(job.gate, gate));
   WL_RETURN_IF_ERROR(multiply(job.up, up));
   WL_RETURN_IF_ERROR(ActivateRows(job.activation, gate, up, stream_.get()));
+  products_->ForgetInput();
   return products_->Run({.weight = job.down.weight,
                          .bias = job.down.bias,
                          .in = gate,
@@ -188,6 +204,9 @@ absl::Status CudaBackend::DenseFfn(const DenseFfnArgs& args) {
       job.out, CheckRows("ffn output", args.out, in.row_count, job.down.weight->output_width()));
   job.activation = args.activation;
   job.accumulate = args.accumulate;
+  WL_ASSIGN_OR_RETURN(const bool is_live,
+                      EnterOp(6, job.gate.weight, job.up.weight, job.down.weight, in, job.out));
+  if (!is_live) return absl::OkStatus();
   return RunFfn(job);
 }
 
@@ -204,6 +223,7 @@ absl::Status CudaBackend::Head(const HeadArgs& args) {
   }
   if (count == 0) return absl::OkStatus();
   FloatRows chosen{nullptr, count, in.width, in.width};
+  products_->ForgetInput();
   WL_ASSIGN_OR_RETURN(chosen.data, head_rows_.Get<float>(MostRows(count) * in.width));
   WL_ASSIGN_OR_RETURN(int32_t* const ids, head_ids_.Get<int32_t>(MostRows(count)));
   WL_RETURN_IF_ERROR(

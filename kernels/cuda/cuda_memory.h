@@ -23,6 +23,7 @@ class Scratch {
  public:
   // At least `bytes`; waits for the device where it has to grow.
   absl::Status Reserve(int64_t bytes);
+  int64_t bytes() const { return buffer_.bytes(); }
   template <typename T>
   absl::StatusOr<T*> Get(int64_t count) {
     WL_RETURN_IF_ERROR(Reserve(count * static_cast<int64_t>(sizeof(T))));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cuda/convert_rows.h"
 #include "kernels/cuda/float_product.h"
 #include "kernels/cuda/packed_layout.h"
 
@@ -40,11 +39,11 @@ absl::StatusOr<MatrixProducts> MatrixProducts::Create(const ExpertKernels& kerne
 absl::Status MatrixProducts::Run(const ProductArgs& args, cudaStream_t stream) {
   if (args.in.row_count == 0) return absl::OkStatus();
   if (args.weight->type() == QuantType::kF32) return RunExact(args, stream);
-  const bool is_direct = IsPlain(args) && args.out.stride == args.out.width &&
-                         reinterpret_cast<uintptr_t>(args.out.data) % 16 == 0;
+  const bool is_packed = args.out.stride == args.out.width || args.out.row_count == 1;
+  const bool is_direct =
+      IsPlain(args) && is_packed && reinterpret_cast<uintptr_t>(args.out.data) % 16 == 0;
   if (is_direct) return Multiply(args, args.out.data, stream);
-  WL_ASSIGN_OR_RETURN(float* const y,
-                      y_.Get<float>(std::max(max_rows_, args.in.row_count) * args.out.width));
+  WL_ASSIGN_OR_RETURN(float* const y, y_.Get<float>(RoomFor(args.out)));
   WL_RETURN_IF_ERROR(Multiply(args, y, stream));
   const FloatRows sums{y, args.in.row_count, args.out.width, args.out.width};
   return Finish(args, sums, 1, stream);
@@ -52,12 +51,12 @@ absl::Status MatrixProducts::Run(const ProductArgs& args, cudaStream_t stream) {
 
 absl::Status MatrixProducts::RunExact(const ProductArgs& args, cudaStream_t stream) {
   if (args.in.row_count == 0) return absl::OkStatus();
+  ForgetInput();  // It may be overwritten.
   WL_ASSIGN_OR_RETURN(const float* const weights, args.weight->Floats(grids_, stream));
   FloatRows sums = args.out;
   const bool is_direct = IsPlain(args) && args.weight->scale() == 1;
   if (!is_direct) {
-    WL_ASSIGN_OR_RETURN(sums.data,
-                        y_.Get<float>(std::max(max_rows_, args.in.row_count) * args.out.width));
+    WL_ASSIGN_OR_RETURN(sums.data, y_.Get<float>(RoomFor(args.out)));
     sums.stride = sums.width;
   }
   WL_RETURN_IF_ERROR(FloatProduct({.weights = weights,
@@ -94,6 +93,41 @@ absl::StatusOr<const ItemLists*> MatrixProducts::Items(const KernelSet& set, Op 
   return &filled.lists;
 }
 
+absl::Status MatrixProducts::Convert(const ProductArgs& args, const ConvertArgs& convert,
+                                     cudaStream_t stream) {
+  const FloatRows& in = args.in;
+  const FloatRows& out = args.out;
+  const FloatRows& last = converted_.rows;
+  const bool is_same = last.data == in.data && last.row_count == in.row_count &&
+                       last.width == in.width && last.stride == in.stride &&
+                       converted_.is_decode == args.is_decode;
+  if (!is_same) WL_RETURN_IF_ERROR(ConvertRows(convert, stream));
+  const float* const in_end = in.data + (in.row_count - 1) * in.stride + in.width;
+  const float* const out_end = out.data + (out.row_count - 1) * out.stride + out.width;
+  converted_ = {};
+  if (out.data >= in_end || in.data >= out_end) {
+    converted_ = {.rows = in, .is_decode = args.is_decode};
+  }
+  return absl::OkStatus();
+}
+
+int64_t MatrixProducts::RoomFor(const FloatRows& out) const {
+  constexpr int64_t kGenerous = int64_t{64} << 20;  // values; a step's rows, but not its logits
+  const int64_t most = std::max(max_rows_, out.row_count) * out.width;
+  return most <= kGenerous ? most : out.row_count * out.width;
+}
+
+int64_t MatrixProducts::footprint() const {
+  int64_t total = x_.bytes() + row_scale_.bytes() + y_.bytes();
+  for (const auto& [key, filled] : lists_) total += filled.capacity;
+  return total;
+}
+
+void MatrixProducts::ForgetRows() {
+  described_rows_ = -1;
+  for (auto& [key, filled] : lists_) filled.rows = -1;
+}
+
 absl::Status MatrixProducts::Multiply(const ProductArgs& args, float* y, cudaStream_t stream) {
   WL_ASSIGN_OR_RETURN(const PackedExperts* const weight, args.weight->Packed(stream));
   const Op op = args.is_decode ? Op::kFewPlain : Op::kPlain;
@@ -102,8 +136,10 @@ absl::Status MatrixProducts::Multiply(const ProductArgs& args, float* y, cudaStr
   WL_ASSIGN_OR_RETURN(const ItemLists* const items, Items(*set, op, *weight, rows, stream));
   const int64_t most = std::max(max_rows_, rows);
   const int64_t row_groups = RoundUp(most, kTileRows) / kTileRows + kSlackRowGroups;
-  WL_ASSIGN_OR_RETURN(uint8_t* const x,
-                      x_.Get<uint8_t>(row_groups * kTileRows * weight->k * int64_t{2}));
+  const int64_t x_bytes = row_groups * kTileRows * weight->k * int64_t{2};
+  const int64_t scale_bytes = row_groups * kTileRows * static_cast<int64_t>(sizeof(float));
+  if (x_.bytes() < x_bytes || row_scale_.bytes() < scale_bytes) ForgetInput();
+  WL_ASSIGN_OR_RETURN(uint8_t* const x, x_.Get<uint8_t>(x_bytes));
   WL_ASSIGN_OR_RETURN(float* const row_scale, row_scale_.Get<float>(row_groups * kTileRows));
   ConvertArgs convert = {.x = args.in.data,
                          .x_stride = args.in.stride,
@@ -120,7 +156,7 @@ absl::Status MatrixProducts::Multiply(const ProductArgs& args, float* y, cudaStr
     product.x_tiles = x;
     product.x_row_groups = convert.row_groups;
   }
-  WL_RETURN_IF_ERROR(ConvertRows(convert, stream));
+  WL_RETURN_IF_ERROR(Convert(args, convert, stream));
   product.row_scale = row_scale;
   product.weight_scale = args.weight->scale();
   product.y = y;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/convert_rows.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/expert_kernels.h"
 #include "kernels/cuda/raii.h"
@@ -35,6 +36,13 @@ class MatrixProducts {
   static absl::StatusOr<MatrixProducts> Create(const ExpertKernels& kernels,
                                                const QuantGrids& grids);
   void Reserve(int64_t max_rows) { max_rows_ = max_rows; }
+  // The next products cut their rows anew: what an earlier one left may have been replaced.
+  void ForgetRows();
+  // The next product converts its input anew. Products in a row share the input of the first.
+  void ForgetInput() { converted_ = {}; }
+
+  // Grows with the memory that the products work in, which recorded steps rely on.
+  int64_t footprint() const;
 
   // Matrices of floats are multiplied in single precision, all others as halves with float sums.
   // Asynchronous on `stream`.
@@ -55,12 +63,20 @@ class MatrixProducts {
   absl::StatusOr<const ItemLists*> Items(const KernelSet& set, Op op, const PackedExperts& weight,
                                          int64_t rows, cudaStream_t stream);
   absl::Status Multiply(const ProductArgs& args, float* y, cudaStream_t stream);
+  int64_t RoomFor(const FloatRows& out) const;  // values of y_
+  absl::Status Convert(const ProductArgs& args, const ConvertArgs& convert, cudaStream_t stream);
 
   const ExpertKernels* kernels_;
   QuantGrids grids_;
   int64_t max_rows_ = 0;
   std::map<ListKey, FilledLists> lists_;
   int64_t described_rows_ = -1;  // what start_ and count_ say
+  // What x_ was made of.
+  struct Converted {
+    FloatRows rows;
+    bool is_decode = false;
+  };
+  Converted converted_;
   DeviceBuffer start_;
   DeviceBuffer count_;
   Scratch x_;

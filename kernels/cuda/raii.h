@@ -142,13 +142,21 @@ class Graph {
   // Records what `enqueue` puts on `stream`, and on streams that join it again.
   template <typename Enqueue>  // absl::Status()
   static absl::StatusOr<Graph> Capture(cudaStream_t stream, const Enqueue& enqueue) {
-    WL_RETURN_IF_ERROR(CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                                  "starting a capture"));
+    WL_RETURN_IF_ERROR(Begin(stream));
     const absl::Status enqueued = enqueue();
+    absl::StatusOr<Graph> recorded = End(stream);
+    WL_RETURN_IF_ERROR(enqueued);
+    return recorded;
+  }
+  // The same in two halves: what is put on `stream` between them is recorded.
+  static absl::Status Begin(cudaStream_t stream) {
+    return CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                      "starting a capture");
+  }
+  static absl::StatusOr<Graph> End(cudaStream_t stream) {
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     const Owned<cudaGraph_t, cudaGraphDestroy> owner(graph);
-    WL_RETURN_IF_ERROR(enqueued);
     WL_RETURN_IF_ERROR(CudaStatus(ended, "ending a capture"));
     cudaGraphExec_t executable = nullptr;
     WL_RETURN_IF_ERROR(

@@ -22,6 +22,8 @@ class StepTables {
   absl::Status Begin(const StepState& step, bool is_decode, cudaStream_t stream);
   // Of the step that Begin got last.
   const StepView& view() const { return view_; }
+  // Lets the step serve others of its shape too, whose contexts are as long at most.
+  void RaiseContext(int32_t max_context) { view_.max_context = max_context; }
 
  private:
   StepTables() = default;
