@@ -57,10 +57,15 @@ class PagedAttention {
   // is recorded.
   absl::Status Reserve(const ReserveArgs& args);
 
+  // Grows with what Reserve has allocated.
+  int64_t scratch_bytes() const { return decode_scratch_.bytes() + expanded_.bytes(); }
+
   // Which path such layers take on this device.
   AttentionPath PathOf(bool is_decode, const KvLayout& layout, int n_head, int n_head_kv) const;
 
-  // Asynchronous on `stream`. A decode step that is recorded needs a step.max_context that holds
+  // Asynchronous on `stream`. What the step's tables and earlier steps' pages are made by must have
+  // ended before the step's first kernel starts: decode reads them while the kernel before it
+  // still runs. A decode step that is recorded needs a step.max_context that holds
   // for all its replays; a larger one than needed starts blocks that end at once. InvalidArgument
   // beyond what was reserved.
   absl::Status Run(const AttentionJob& job, cudaStream_t stream) const;
