@@ -133,6 +133,7 @@ class Bench {
     step.on_host = sequences;
     step.positions_on_host = positions;
     const AttentionJob job = JobOf(step);
+    WL_RETURN_IF_ERROR(RunStore(step));
     WL_ASSIGN_OR_RETURN(const double us, TimeUs(stream_.get(), 7, [&] {
                           return attention_.Run(job, stream_.get());
                         }));
@@ -142,6 +143,38 @@ class Bench {
                 shape_.n_head, shape_.n_head_kv, shape_.head_dim, context, kChunk, us,
                 flops / us * 1e-6);
     std::fflush(stdout);
+    return absl::OkStatus();
+  }
+
+  // Norm and rotation of q and k, and keys and values into their pages. `step` is one sequence.
+  absl::Status RunStore(const StepView& step) {
+    std::vector<double> inverse_frequency(static_cast<size_t>(shape_.head_dim) / 2, 0.1);
+    RopeArgs rope;
+    rope.inverse_frequency = inverse_frequency;
+    RopeTables tables(step.row_count);
+    WL_ASSIGN_OR_RETURN(const DeviceBuffer gamma,
+                        CopyToDevice(std::vector<float>(inverse_frequency.size() * 2, 1.0f)));
+    const int64_t kv_width = int64_t{shape_.n_head_kv} * shape_.head_dim;
+    WL_ASSIGN_OR_RETURN(const DeviceBuffer kv, DeviceBuffer::Create(step.row_count * kv_width * 4));
+    QkvRopeArgs args;
+    args.step = step;
+    args.q = out_.as<float>();
+    args.q_stride = static_cast<int64_t>(Width());
+    args.k = args.v = kv.as<float>();
+    args.k_stride = args.v_stride = kv_width;
+    args.n_head = shape_.n_head;
+    args.q_gamma = args.k_gamma = gamma.as<float>();
+    args.eps = 1e-6f;
+    args.pairs = shape_.head_dim / 2;
+    args.cache = view_;
+    WL_ASSIGN_OR_RETURN(args.rotation, tables.Get(rope, step, stream_.get()));
+    WL_ASSIGN_OR_RETURN(const double us, TimeUs(stream_.get(), 7,
+                                                [&] { return QkvRopeStore(args, stream_.get()); }));
+    const double bytes = step.row_count * (8.0 * static_cast<double>(Width()) +
+                                           kv_width * (8.0 + 2.0 * view_.layout.value_bytes));
+    std::printf("%s %d/%d x %d store,  context %6d, chunk %d: %9.1f us %6.2f TB/s\n", Type(),
+                shape_.n_head, shape_.n_head_kv, shape_.head_dim, step.max_context, kChunk, us,
+                bytes / us * 1e-6);
     return absl::OkStatus();
   }
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention_decode.cuh"
-#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/early_launch.h"
 
 namespace warpline::cuda {
 namespace {
@@ -49,25 +49,6 @@ const DecodeKernel* FindKernel(const KvLayout& layout, int n_head, int n_head_kv
     }
   }
   return nullptr;
-}
-
-// Launches so that the grid may start while the one before ends; both wait where they must.
-absl::Status LaunchEarly(const void* function, dim3 grid, int threads, int shared_bytes,
-                         const DecodeArgs& args, cudaStream_t stream) {
-  cudaLaunchAttribute early_start = {};
-  early_start.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early_start.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &early_start;
-  config.numAttrs = 1;
-  DecodeArgs copy = args;
-  void* parameters[] = {&copy};
-  return CudaStatus(cudaLaunchKernelExC(&config, function, parameters),
-                    "attention of a decode step");
 }
 
 }  // namespace
@@ -113,10 +94,11 @@ absl::Status EnqueueDecode(const DecodeArgs& args, cudaStream_t stream) {
   const unsigned rows = static_cast<unsigned>(job.step.row_count);
   const unsigned kv_heads = static_cast<unsigned>(job.cache.n_head_kv);
   const dim3 parts(static_cast<unsigned>(args.max_parts), kv_heads, rows);
-  WL_RETURN_IF_ERROR(
-      LaunchEarly(kernel->function, parts, kDecodeThreads, kernel->shared_bytes, args, stream));
+  WL_RETURN_IF_ERROR(LaunchEarly(kernel->function, parts, kDecodeThreads, kernel->shared_bytes,
+                                 args, true, stream, "attention of a decode step"));
   const dim3 heads(static_cast<unsigned>(job.n_head), rows);
-  return LaunchEarly(kernel->join, heads, kJoinThreads, 0, args, stream);
+  return LaunchEarly(kernel->join, heads, kJoinThreads, 0, args, true, stream,
+                     "joining the parts of a decode step");
 }
 
 }  // namespace warpline::cuda

@@ -29,6 +29,7 @@ struct QkvRopeArgs {
   int32_t pairs = 0;                 // 0: no rotation
   bool interleaved = false;          // pairs (2 i, 2 i + 1), otherwise (i, i + pairs)
   KvView cache;
+  bool is_early = false;  // may start while the kernel before it ends (sm_90)
 };
 
 // Asynchronous on `stream`.
