@@ -264,30 +264,6 @@ TEST_F(WorkerTest, HostileEdgeMessagesEndTheirStreamAlone) {
   EXPECT_TRUE(counted.has_value());
 }
 
-TEST_F(WorkerTest, StepsBeyondTheCreditsAreRefused) {
-  Start();
-  ControlStream control = Serve();
-  EdgeStream edge = OpenEdge();
-  v1::EdgeMessage open;
-  open.mutable_open()->set_sequence_id(7);
-  ASSERT_TRUE(edge.Write(open));
-  // A prompt that takes a while, many times over, without waiting for acknowledgements.
-  v1::EdgeMessage step;
-  grpc::Status status;
-  for (uint64_t id = 1; id <= 9; ++id) {
-    step.mutable_step()->Clear();
-    step.mutable_step()->set_epoch(100);
-    step.mutable_step()->set_step_id(id);
-    v1::StepEntryMessage& entry = *step.mutable_step()->add_entries();
-    entry.set_sequence_id(7);
-    entry.set_position((id - 1) * 64);
-    for (int row = 0; row < 64; ++row) entry.add_token_ids(1);
-    entry.add_new_pages(static_cast<uint32_t>(id));
-    if (!edge.Write(step)) break;
-  }
-  EXPECT_EQ(edge.End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-}
-
 TEST_F(WorkerTest, WrongSecretsAreUnauthenticated) {
   const std::string path = folder_.File("secret");
   std::ofstream(path) << "open sesame\n";
