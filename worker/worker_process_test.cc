@@ -264,6 +264,21 @@ TEST_F(WorkerTest, HostileEdgeMessagesEndTheirStreamAlone) {
   EXPECT_TRUE(counted.has_value());
 }
 
+// Whoever reads that the stage serves may dial its edge at once, in every epoch.
+TEST_F(WorkerTest, LetsTheEdgeInAsSoonAsItServes) {
+  Start();
+  ControlStream control = Serve();
+  for (uint64_t epoch = 101; epoch <= 1000; ++epoch) {
+    assign_.mutable_assign()->set_epoch(epoch);
+    ASSERT_TRUE(control.Write(assign_));
+    ASSERT_TRUE(ReadUntil(control, IsServing).has_value());
+    EdgeStream edge = client_->Edge();
+    ASSERT_TRUE(edge.Write(HelloFor(assign_.assign())));
+    const auto ack = edge.Read();
+    ASSERT_TRUE(ack.has_value() && ack->hello_ok()) << edge.End().error_message();
+  }
+}
+
 TEST_F(WorkerTest, WrongSecretsAreUnauthenticated) {
   const std::string path = folder_.File("secret");
   std::ofstream(path) << "open sesame\n";
