@@ -180,10 +180,10 @@ absl::Status ControlDesk::Assign(const v1::Assign& assign,
           " layers=", assignment.layers.begin, "..", assignment.layers.end,
           " epoch=", assignment.epoch);
   reactor->Send(HelloFor(assignment, options_.facts));
-  // First the executor, then the gate: nothing of the new epoch may come before its begin.
-  WL_RETURN_IF_ERROR(executor_.Begin(assignment, reactor, std::move(outlet)));
+  // First the gate, then the executor: whoever hears that the stage serves may dial at once. What
+  // is dialled earlier brings no more than a hello, since sequences begin when all stages serve.
   gate_.Begin(ExpectationFor(assignment, options_.facts));
-  return absl::OkStatus();
+  return executor_.Begin(assignment, reactor, std::move(outlet));
 }
 
 void ControlDesk::Left(const ControlReactor* reactor) {

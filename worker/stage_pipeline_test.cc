@@ -1,6 +1,7 @@
 // Whole workers as processes, driven as a coordinator would: right logits over both kinds of edges.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
@@ -70,11 +71,17 @@ class Pipeline {
   }
 
   // One entry of `count` golden tokens from `position` on; pages are slot * 10 and up.
-  void Run(uint64_t id, uint32_t slot, int position, int count, bool sample = false,
-           std::vector<int32_t> tokens = {}) {
-    if (tokens.empty()) {
-      tokens.assign(model_.tokens.begin() + position, model_.tokens.begin() + position + count);
-    }
+  void Run(uint64_t id, uint32_t slot, int position, int count, bool sample = false) {
+    const auto begin = model_.tokens.begin() + position;
+    EXPECT_TRUE(Send(id, slot, position, std::vector<int32_t>(begin, begin + count), sample));
+    EXPECT_EQ(ReadAck(), next_step_ - 1);
+  }
+
+  // The same with any tokens, without waiting for the acknowledgement; false when the edge has
+  // ended.
+  bool Send(uint64_t id, uint32_t slot, int position, const std::vector<int32_t>& tokens,
+            bool sample = false) {
+    const int count = static_cast<int>(tokens.size());
     v1::EdgeMessage message;
     v1::StepMessage& step = *message.mutable_step();
     step.set_epoch(first_.epoch());
@@ -90,11 +97,13 @@ class Pipeline {
       entry.add_new_pages(slot * 10 + static_cast<uint32_t>(page));
     }
     entry.set_sample(sample);
-    EXPECT_TRUE(edge_.Write(message));
-    const auto ack = edge_.Read();
-    EXPECT_TRUE(ack.has_value());
-    EXPECT_EQ(ack.value_or(v1::EdgeAck()).step_id(), step.step_id());
+    return edge_.Write(message);
   }
+
+  // The step that is acknowledged next, 0 when the edge has ended.
+  uint64_t ReadAck() { return edge_.Read().value_or(v1::EdgeAck()).step_id(); }
+  // How the edge into the first stage ends.
+  grpc::Status EndOfEdge() { return edge_.End(); }
 
   void Close(uint64_t id, uint32_t slot) {
     v1::EdgeMessage message;
@@ -195,6 +204,28 @@ TEST(PipelineTest, SamplesTheMostLikelyToken) {
   ASSERT_EQ(drawn->result().tokens_size(), 1);
   const float* const row = &model.logits[static_cast<size_t>((count - 1) * model.n_vocab)];
   EXPECT_EQ(drawn->result().tokens(0).token_id(), std::max_element(row, row + model.n_vocab) - row);
+}
+
+// A next stage that stands still takes three steps and no more. The fourth then waits in the first
+// stage, however fast that is, and with two others it has all credits of the edge before it.
+TEST(PipelineTest, StepsBeyondTheCreditsAreRefused) {
+  const GoldenModel model = ReadGolden("llama-plain");
+  Pipeline pipeline(model, 2, v1::EDGE_KIND_SHM);
+  pipeline.Open(7, 0, -1);
+  pipeline.worker(1).Signal(SIGSTOP);
+  siginfo_t stopped{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pipeline.worker(1).pid()), &stopped, WSTOPPED), 0);
+  const std::vector<int32_t> tokens(64, 1);
+  for (int step = 1; step <= 7; ++step) {
+    ASSERT_TRUE(pipeline.Send(7, 0, (step - 1) * 64, tokens)) << step;
+    if (step <= 3) {
+      ASSERT_EQ(pipeline.ReadAck(), static_cast<uint64_t>(step));
+    }
+  }
+  const grpc::Status status = pipeline.EndOfEdge();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "edge message: step 7 came without a credit, 3 are under way");
+  EXPECT_FALSE(pipeline.worker(0).WaitExit(0).has_value());
 }
 
 TEST(PipelineTest, AKilledNextStageIsNoticedAndItsNeighbourLives) {

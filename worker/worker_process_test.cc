@@ -264,28 +264,19 @@ TEST_F(WorkerTest, HostileEdgeMessagesEndTheirStreamAlone) {
   EXPECT_TRUE(counted.has_value());
 }
 
-TEST_F(WorkerTest, StepsBeyondTheCreditsAreRefused) {
+// Whoever reads that the stage serves may dial its edge at once, in every epoch.
+TEST_F(WorkerTest, LetsTheEdgeInAsSoonAsItServes) {
   Start();
   ControlStream control = Serve();
-  EdgeStream edge = OpenEdge();
-  v1::EdgeMessage open;
-  open.mutable_open()->set_sequence_id(7);
-  ASSERT_TRUE(edge.Write(open));
-  // A prompt that takes a while, many times over, without waiting for acknowledgements.
-  v1::EdgeMessage step;
-  grpc::Status status;
-  for (uint64_t id = 1; id <= 9; ++id) {
-    step.mutable_step()->Clear();
-    step.mutable_step()->set_epoch(100);
-    step.mutable_step()->set_step_id(id);
-    v1::StepEntryMessage& entry = *step.mutable_step()->add_entries();
-    entry.set_sequence_id(7);
-    entry.set_position((id - 1) * 64);
-    for (int row = 0; row < 64; ++row) entry.add_token_ids(1);
-    entry.add_new_pages(static_cast<uint32_t>(id));
-    if (!edge.Write(step)) break;
+  for (uint64_t epoch = 101; epoch <= 1000; ++epoch) {
+    assign_.mutable_assign()->set_epoch(epoch);
+    ASSERT_TRUE(control.Write(assign_));
+    ASSERT_TRUE(ReadUntil(control, IsServing).has_value());
+    EdgeStream edge = client_->Edge();
+    ASSERT_TRUE(edge.Write(HelloFor(assign_.assign())));
+    const auto ack = edge.Read();
+    ASSERT_TRUE(ack.has_value() && ack->hello_ok()) << edge.End().error_message();
   }
-  EXPECT_EQ(edge.End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(WorkerTest, WrongSecretsAreUnauthenticated) {

@@ -75,6 +75,15 @@ __device__ __forceinline__ void AwaitPreviousKernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// Hands over between warps by one of the block's barriers 1 to 15: `threads` is how many arrive and
+// wait together. What arriving threads have read and written comes before what waiting ones do.
+__device__ __forceinline__ void NamedArrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void NamedWait(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // Gives registers back, or takes them; all warps of a warpgroup together.
 template <int kRegisters>
 __device__ __forceinline__ void ReleaseRegisters() {

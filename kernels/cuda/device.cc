@@ -97,9 +97,6 @@ absl::StatusOr<FunctionFacts> RuntimeDriver::Facts(const void* function) {
   static_cast<void>(cudaGetLastError());
   WL_RETURN_IF_ERROR(CudaStatus(error, "reading a kernel's attributes"));
   return FunctionFacts{.max_dynamic_shared_bytes = attributes.maxDynamicSharedSizeBytes,
-                       .static_shared_bytes = static_cast<int>(attributes.sharedSizeBytes),
-                       .local_bytes = static_cast<int>(attributes.localSizeBytes),
-                       .registers = attributes.numRegs,
                        .max_threads = attributes.maxThreadsPerBlock};
 }
 

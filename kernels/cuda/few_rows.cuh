@@ -20,11 +20,12 @@ struct FewRowsShape {
   static constexpr int kGroups = Format::kShape.groups;                // of 32 k in a piece
   static constexpr int kPieces = kFewRowsWarpK / (kGroups * kGroupK);  // of a warp and row block
   static constexpr int kSliceBytes = static_cast<int>(sizeof(typename Format::Slice));
-  // Pieces on their way or waiting to be decoded: two row blocks, one, or half of one, as
-  // registers allow.
-  static constexpr int kSlots = 2 * kPieces * kSliceBytes <= 144 ? 2 * kPieces
-                                : kPieces * kSliceBytes <= 160   ? kPieces
-                                                                 : kPieces / 2;
+  // Pieces on their way or waiting to be decoded: two row blocks, one, or half of one, as registers
+  // allow. (The thinnest slices need the most registers to be decoded.)
+  static constexpr int kRowBlockBytes = kPieces * kSliceBytes;
+  static constexpr bool kHoldsTwo = kSliceBytes > 20 && kRowBlockBytes <= 72;
+  static constexpr int kSlots =
+      kHoldsTwo ? 2 * kPieces : (kRowBlockBytes <= 160 ? kPieces : kPieces / 2);
   static constexpr int kUnroll = kSlots > kPieces ? kSlots / kPieces : 1;  // row blocks
   static constexpr int kSharedBytes = FewRowsSharedBytes(Format::kTableBytes, kFewRowsMaxWarps);
 };
@@ -71,8 +72,9 @@ class FewRows {
   }
 
  private:
-  // Read anew where they are used: there are no registers to keep them in.
-  static __device__ __forceinline__ int Thread() {
+  static __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
+  // Read anew: formats with wide slices have no register to keep it in.
+  static __device__ __forceinline__ int ThreadAnew() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
@@ -318,8 +320,9 @@ class FewRows {
 
   __device__ __forceinline__ void StorePlain(const TileItem& item, int row_block,
                                              const float (&sums)[4]) const {
-    const int g = Lane() / 4;
-    const int t = Lane() % 4;
+    const int thread = Shape::kSliceBytes > 48 ? ThreadAnew() : Thread();
+    const int g = thread % kWarpLanes / 4;
+    const int t = thread % 4;
     float values[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {

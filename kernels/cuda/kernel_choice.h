@@ -35,9 +35,6 @@ struct DeviceLimits {
 // What the driver says of a kernel on the device of the KernelDriver.
 struct FunctionFacts {
   int max_dynamic_shared_bytes = 0;
-  int static_shared_bytes = 0;
-  int local_bytes = 0;  // stack frame and spills of a thread
-  int registers = 0;
   int max_threads = 0;  // of a block
 };
 
@@ -92,8 +89,6 @@ class KernelChoices {
   std::vector<std::string> Fallbacks() const;
   // "Q4_K IQ3_XXS: wgmma; TQ1_0: gate_up wgmma, plain off": the policies of all types in the table.
   std::string Summary() const;
-
-  const DeviceLimits& limits() const { return limits_; }
 
  private:
   struct Left {  // a policy that was left out

@@ -29,6 +29,7 @@ class FakeMachine {
     bool refuses_optin = false;  // the driver answers with an error
     bool ignores_optin = false;  // the driver answers OK and changes nothing
     int max_threads = 1024;
+    int static_shared_bytes = 0;               // of every kernel
     std::map<const void*, int> shared_limits;  // of the kernels that have been raised
   };
 

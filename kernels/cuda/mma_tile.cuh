@@ -28,8 +28,8 @@ struct MmaTileShape {
   static constexpr int kSharedBytes = kTableBytes + kStages * kStageBytes;
   // Registers for two sets of weights beside the sums, or for one that is refilled late.
   static constexpr bool kDoubleBuffer = kN < 64;
-  // Blocks of a multiprocessor, as registers allow.
-  static constexpr int kBlocks = kN > 64 || kHasWideSlices<kType> ? 2 : kN == 64 ? 3 : 4;
+  // Blocks of a multiprocessor, as registers allow: looking weights up takes fewer than unpacking.
+  static constexpr int kBlocks = kN > 64 ? 2 : kN < 64 ? 4 : kTableBytes >= 16384 ? 3 : 2;
 };
 
 #if __CUDA_ARCH__ >= 750
@@ -58,7 +58,7 @@ class MmaTile {
     CommitCopies();
     const int count = *args_.item_count;
     for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
-      Compute(args_.items + i);
+      Compute(i);
     }
     WaitForCopies<0>();
   }
@@ -72,7 +72,7 @@ class MmaTile {
     return thread;
   }
 
-  __device__ __forceinline__ void Compute(const TileItem* place) {
+  __device__ __forceinline__ void Compute(int index) {
     float sums[2][kSubTiles][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -82,9 +82,9 @@ class MmaTile {
         for (int c = 0; c < 4; ++c) sums[i][j][c] = 0;
       }
     }
-    Multiply(*place, sums);
-    __syncthreads();               // The ring becomes the place where results are put in order.
-    const TileItem item = *place;  // Read again: the product has no registers to keep it in.
+    Multiply(args_.items[index], sums);
+    __syncthreads();  // The ring becomes the place where results are put in order.
+    const TileItem item = args_.items[index];  // There were no registers to keep it in.
     if constexpr (kFused) {
       StoreGated(item, sums);
     } else {

@@ -17,18 +17,21 @@ constexpr int kItemRing = 2;      // items that shared memory holds, with their 
 constexpr int kCarrierWarps = 3;  // warps 1 to 3 of the first warpgroup
 
 // The staging area: for each consumer kN tokens with its 64 rows as halves (fused: 32 outputs),
-// padded so that neither side meets bank conflicts. Floats go through it in two parts of kN / 2
-// tokens. A region is what is handed over at once: a consumer's area, or the 64 outputs of two.
+// padded so that neither side meets bank conflicts. A region is what is handed over at once: a
+// consumer's area, or the 64 outputs of two.
 template <int kN, int kConsumers, bool kFused>
 struct EpilogueShape {
   static constexpr int kRowBytes = kFused ? 80 : 144;
-  static constexpr int kFloatRowBytes = 272;
   static constexpr int kAreaBytes = kN * kRowBytes + (kFused ? 64 : 0);
   static constexpr int kRegions = kFused ? kConsumers / 2 : kConsumers;
   static constexpr int kRegionAreas = kConsumers / kRegions;
-  static constexpr int kWriters = 4 * kRegionAreas;  // warps that fill a region
+  // Named barriers: a region has been filled (consumers arrive, carriers wait); a consumer's area
+  // has been carried away (the other way round).
+  static constexpr int kFilled = 1;
+  static constexpr int kFilledThreads = 128 * kRegionAreas + 32 * kCarrierWarps;
+  static constexpr int kFreed = kFilled + kRegions;
+  static constexpr int kFreedThreads = 128 + 32 * kCarrierWarps;
   static constexpr int kBytes = kConsumers * kAreaBytes;
-  static_assert(kFused || kN / 2 * kFloatRowBytes <= kAreaBytes);
 };
 
 // Whether word w of piece p of a row of hidden tiles holds outputs 8 * w + 2 * p and the next: what
@@ -74,11 +77,6 @@ __device__ __forceinline__ uint4 SharedWords4(uint32_t address) {
                : "r"(address));
   return value;
 }
-__device__ __forceinline__ void StoreShared4(uint32_t address, int a, int b, int c, int d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
-               "r"(d)
-               : "memory");
-}
 __device__ __forceinline__ void StoreShared(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
@@ -89,14 +87,12 @@ class StagingWriter {
  public:
   using Shape = EpilogueShape<kN, kConsumers, kFused>;
 
-  __device__ __forceinline__ StagingWriter(uint32_t staging, uint32_t full, uint32_t free) {
+  __device__ __forceinline__ explicit StagingWriter(uint32_t staging) {
     const int thread = ThreadIndex() - 128;  // among the consumers
-    const int group = thread / 128;
+    group_ = thread / 128;
     lane_ = thread % 32;
     warp_ = thread / 32 % 4;
-    area_ = staging + group * Shape::kAreaBytes;
-    full_ = full + 8 * (group / Shape::kRegionAreas);
-    free_ = free + 8 * (group / Shape::kRegionAreas);
+    area_ = staging + group_ * Shape::kAreaBytes;
   }
 
   // `item` is where the item's row_scale lies, followed by its row_weight and the TileItem;
@@ -104,11 +100,11 @@ class StagingWriter {
   __device__ __forceinline__ void Write(const GroupedArgs& args, uint32_t item, uint32_t number,
                                         const float (&sums)[kN / 2]) {
     if constexpr (kFused) {
-      WriteFused(args, item, number % 2, sums);
+      WriteFused(args, item, number > 0, sums);
     } else if (args.y_is_float) {
       WriteFloats(args, item, sums);
     } else {
-      WriteHalves(args, item, number % 2, sums);
+      WriteHalves(args, item, number > 0, sums);
     }
   }
 
@@ -140,20 +136,21 @@ class StagingWriter {
             item + lane_ % 4 * 8};
   }
 
-  // `use` is 0 for the first, third ... hand-over of the staging area, else 1.
-  __device__ __forceinline__ void AwaitFree(uint32_t use) { BarrierWait(free_, use ^ 1); }
+  // `was_used`: whether something has been handed over before.
+  __device__ __forceinline__ void AwaitFree(bool was_used) {
+    if (was_used) NamedWait(Shape::kFreed + group_, Shape::kFreedThreads);
+  }
   __device__ __forceinline__ void HandOver() {
-    __syncwarp();
-    if (lane_ == 0) BarrierArrive(full_);
+    NamedArrive(Shape::kFilled + group_ / Shape::kRegionAreas, Shape::kFilledThreads);
   }
 
   // Four 8x8 matrices a store: 32 tokens of the warp's 8 outputs.
-  __device__ __forceinline__ void WriteFused(const GroupedArgs& args, uint32_t item, uint32_t use,
+  __device__ __forceinline__ void WriteFused(const GroupedArgs& args, uint32_t item, bool was_used,
                                              const float (&sums)[kN / 2]) {
     const Factors factors = MakeFactors(args, item);
     const uint32_t to = area_ + lane_ * Shape::kRowBytes + warp_ * 16;
     float peak = 0;
-    AwaitFree(use);
+    AwaitFree(was_used);
 #pragma unroll
     for (int j0 = 0; j0 < kN / 8; j0 += 4) {
       uint32_t pairs[4];
@@ -195,12 +192,12 @@ class StagingWriter {
   }
 
   // Four matrices a store: 16 tokens of the warp's 16 rows.
-  __device__ __forceinline__ void WriteHalves(const GroupedArgs& args, uint32_t item, uint32_t use,
+  __device__ __forceinline__ void WriteHalves(const GroupedArgs& args, uint32_t item, bool was_used,
                                               const float (&sums)[kN / 2]) {
     const Factors factors = MakeFactors(args, item);
     const uint32_t to =
         area_ + (lane_ / 16 * 8 + lane_ % 8) * Shape::kRowBytes + warp_ * 32 + lane_ / 8 % 2 * 16;
-    AwaitFree(use);
+    AwaitFree(was_used);
 #pragma unroll
     for (int j0 = 0; j0 < kN / 8; j0 += 2) {
       uint32_t pairs[4];
@@ -216,30 +213,37 @@ class StagingWriter {
     HandOver();
   }
 
+  // Straight to memory: eight lanes fill 32 bytes of a token's row.
   __device__ __forceinline__ void WriteFloats(const GroupedArgs& args, uint32_t item,
-                                              const float (&sums)[kN / 2]) {
+                                              const float (&sums)[kN / 2]) const {
     const Factors factors = MakeFactors(args, item);
-    const uint32_t to = area_ + lane_ % 4 * 2 * Shape::kFloatRowBytes + warp_ * 64 + lane_ / 4 * 4;
+    const int row_tile = static_cast<int>(SharedWord(item + 8 * kN + 4));
+    const int first_row = static_cast<int>(SharedWord(item + 8 * kN + 8));
+    const int rows = static_cast<int>(SharedWord(item + 8 * kN + 12));
+    const int column = (row_tile * kConsumers + group_) * 64 + warp_ * 16 + lane_ / 4;
+    const bool has_low = column < args.out_columns;
+    const bool has_high = column + 8 < args.out_columns;
+    const int64_t pitch = args.out_columns;
+    int token = lane_ % 4 * 2;
+    float* out = static_cast<float*>(args.y) + (first_row + token) * pitch + column;
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      AwaitFree(part);
-#pragma unroll
-      for (int i = 0; i < kN / 16; ++i) {
-        const int j = part * (kN / 16) + i;
-        const float2 factor = factors.At(j);
-        const uint32_t row = to + i * 8 * Shape::kFloatRowBytes;
-        StoreShared(row, sums[4 * j] * factor.x);
-        StoreShared(row + Shape::kFloatRowBytes, sums[4 * j + 1] * factor.y);
-        StoreShared(row + 32, sums[4 * j + 2] * factor.x);
-        StoreShared(row + Shape::kFloatRowBytes + 32, sums[4 * j + 3] * factor.y);
+    for (int j = 0; j < kN / 8; ++j) {
+      const float2 factor = factors.At(j);
+      if (token < rows) {
+        if (has_low) out[0] = sums[4 * j] * factor.x;
+        if (has_high) out[8] = sums[4 * j + 2] * factor.x;
       }
-      HandOver();
+      if (token + 1 < rows) {
+        if (has_low) out[pitch] = sums[4 * j + 1] * factor.y;
+        if (has_high) out[pitch + 8] = sums[4 * j + 3] * factor.y;
+      }
+      token += 8;
+      out += 8 * pitch;
     }
   }
 
   uint32_t area_;
-  uint32_t full_;
-  uint32_t free_;
+  int group_;
   int warp_;
   int lane_;
 };
@@ -281,81 +285,73 @@ struct StagingCarrier {
     }
   }
 
-  // A region's 64 columns of y, of halves or (`part` 0 or 1, half of the tokens) of floats.
-  template <bool kFloat>
+  // A region's 64 columns of y, halves.
   __device__ __forceinline__ static void CarryRows(const GroupedArgs& args, const TileItem& item,
-                                                   int region, int part, uint32_t area) {
-    constexpr int kValueBytes = kFloat ? 4 : 2;
-    constexpr int kPieces = 64 * kValueBytes / 16;  // of 16 bytes in a token's row
-    constexpr int kRowBytes = kFloat ? Shape::kFloatRowBytes : Shape::kRowBytes;
+                                                   int region, uint32_t area) {
+    constexpr int kPieces = 8;  // of 16 bytes in a token's row
     const int column = (item.row_tile * kConsumers + region) * 64;
-    const int live_bytes = (args.out_columns - column) * kValueBytes;  // may be more than a row
-    const int first = kFloat ? part * (kN / 2) : 0;
-    const int rows = kFloat ? min(item.rows - first, kN / 2) : item.rows;
-    const int64_t pitch = static_cast<int64_t>(args.out_columns) * kValueBytes;
-    uint8_t* to = static_cast<uint8_t*>(args.y) + (item.first_row + first) * pitch +
-                  static_cast<int64_t>(column) * kValueBytes;
-    if (args.out_columns * kValueBytes % 16 == 0) {
+    const int live_bytes = (args.out_columns - column) * 2;  // may be more than a row
+    const int64_t pitch = static_cast<int64_t>(args.out_columns) * 2;
+    uint8_t* to = static_cast<uint8_t*>(args.y) + item.first_row * pitch + int64_t{2} * column;
+    if (args.out_columns % 8 == 0) {
       constexpr int kStep = kCarriers / kPieces;
       const int offset = (ThreadIndex() - 32) % kPieces * 16;
       int row = (ThreadIndex() - 32) / kPieces;
       if (offset >= live_bytes) return;
       to += row * pitch + offset;
-      uint32_t from = area + row * kRowBytes + offset;
+      uint32_t from = area + row * Shape::kRowBytes + offset;
 #pragma unroll 1
-      for (; row < rows; row += 2 * kStep) {
-        const bool has_second = row + kStep < rows;
+      for (; row < item.rows; row += 2 * kStep) {
+        const bool has_second = row + kStep < item.rows;
         const uint4 value = SharedWords4(from);
-        const uint4 second = SharedWords4(has_second ? from + kStep * kRowBytes : from);
+        const uint4 second = SharedWords4(has_second ? from + kStep * Shape::kRowBytes : from);
         *reinterpret_cast<uint4*>(to) = value;
         to += kStep * pitch;
         if (has_second) *reinterpret_cast<uint4*>(to) = second;
         to += kStep * pitch;
-        from += 2 * kStep * kRowBytes;
+        from += 2 * kStep * Shape::kRowBytes;
       }
     } else {  // rows are not aligned: two bytes at a time, a row to a warp
       int row = (ThreadIndex() - 32) / 32;
       to += row * pitch;
-      uint32_t from = area + row * kRowBytes;
+      uint32_t from = area + row * Shape::kRowBytes;
 #pragma unroll 1
-      for (; row < rows; row += kCarrierWarps) {
+      for (; row < item.rows; row += kCarrierWarps) {
 #pragma unroll 1
-        for (int at = ThreadIndex() % 32 * 2; at < min(live_bytes, 64 * kValueBytes); at += 64) {
+        for (int at = ThreadIndex() % 32 * 2; at < min(live_bytes, 128); at += 64) {
           *reinterpret_cast<uint16_t*>(to + at) = SharedHalf(from + at);
         }
         to += kCarrierWarps * pitch;
-        from += kCarrierWarps * kRowBytes;
+        from += kCarrierWarps * Shape::kRowBytes;
       }
     }
   }
 };
 
 template <int kN, int kConsumers, bool kFused>
-__device__ __forceinline__ void CarryOutputs(const GroupedArgs& args, uint32_t staging,
-                                             uint32_t full, uint32_t free) {
+__device__ __forceinline__ void CarryOutputs(const GroupedArgs& args, uint32_t staging) {
   using Carrier = StagingCarrier<kN, kConsumers, kFused>;
   using Shape = typename Carrier::Shape;
-  uint32_t parity = 0;
+  if (!kFused && args.y_is_float) return;  // the consumers store floats themselves
 #pragma unroll 1
   for (int index = blockIdx.x; index < *args.item_count; index += gridDim.x) {
     const TileItem item = args.items[index];
 #pragma unroll 1
-    for (int part = 0; part < (!kFused && args.y_is_float ? 2 : 1); ++part) {
-#pragma unroll 1
-      for (int region = 0; region < Shape::kRegions; ++region) {
-        const uint32_t area = staging + region * Shape::kRegionAreas * Shape::kAreaBytes;
-        BarrierWait(full + 8 * region, parity);
-        if constexpr (kFused) {
-          Carrier::CarryTiles(args, item, region, area);
-        } else if (args.y_is_float) {
-          Carrier::template CarryRows<true>(args, item, region, part, area);
-        } else {
-          Carrier::template CarryRows<false>(args, item, region, part, area);
-        }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) BarrierArrive(free + 8 * region);
+    for (int region = 0; region < Shape::kRegions; ++region) {
+      const uint32_t area = staging + region * Shape::kRegionAreas * Shape::kAreaBytes;
+      NamedWait(Shape::kFilled + region, Shape::kFilledThreads);
+      if constexpr (kFused) {
+        Carrier::CarryTiles(args, item, region, area);
+      } else {
+        Carrier::CarryRows(args, item, region, area);
       }
-      parity ^= 1;
+      __syncwarp();
+      // Nobody waits for the last hand-over.
+      if (index + static_cast<int>(gridDim.x) >= *args.item_count) continue;
+#pragma unroll
+      for (int i = 0; i < Shape::kRegionAreas; ++i) {
+        NamedArrive(Shape::kFreed + region * Shape::kRegionAreas + i, Shape::kFreedThreads);
+      }
     }
   }
 }

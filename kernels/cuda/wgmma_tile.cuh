@@ -32,9 +32,11 @@ struct WgmmaShape {
   // Pieces of half the k take so many bytes that loads one piece ahead do not fill the memory's
   // latency; the feeder asks for them earlier. Elsewhere that only costs.
   static constexpr bool kIsPrefetched = Format::kShape.groups == 2;
-  // Whether the sums of 128 tokens leave room for decoding in 112 registers. Q2_K has small pieces,
-  // but takes many registers on the way.
-  static constexpr bool kFits128 = kSliceBytes <= 56 && kType != QuantType::kQ2K;
+  // Whether the sums of 128 tokens leave room for decoding in 112 registers. Some types have small
+  // pieces, but take many registers on the way.
+  static constexpr bool kFits128 = kSliceBytes <= 56 && kType != QuantType::kQ2K &&
+                                   kType != QuantType::kQ3K && kType != QuantType::kQ5_0 &&
+                                   kType != QuantType::kIQ4XS;
   static constexpr int kConsumers = kN > 128 || (kN == 128 && !kFits128) ? 2 : 4;
   static constexpr int kM = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -66,13 +68,11 @@ template <typename Shape>
 struct WgmmaShared {
   uint32_t stages;
   uint32_t staging;
-  uint32_t items;         // [ring] see kItemBytes
-  uint32_t full;          // [stage] its bytes have arrived
-  uint32_t empty;         // [stage] all consumers are done with it
-  uint32_t item_empty;    // [ring] all consumers are done with the item
-  uint32_t staging_full;  // [region] consumers have written an output
-  uint32_t staging_free;  // [region] it has been carried away
-  uint32_t item_count;    // how many items there are
+  uint32_t items;       // [ring] see kItemBytes
+  uint32_t full;        // [stage] its bytes have arrived
+  uint32_t empty;       // [stage] all consumers are done with it
+  uint32_t item_empty;  // [ring] all consumers are done with the item
+  uint32_t item_count;  // how many items there are
 
   __device__ __forceinline__ explicit WgmmaShared(const uint8_t* shared) {
     stages = SharedAddress(shared);
@@ -81,11 +81,8 @@ struct WgmmaShared {
     full = items + kItemRing * Shape::kItemBytes;
     empty = full + 8 * Shape::kStages;
     item_empty = empty + 8 * Shape::kStages;
-    staging_full = item_empty + 8 * kItemRing;
-    staging_free = staging_full + 8 * Shape::Staging::kRegions;
-    item_count = staging_free + 8 * Shape::Staging::kRegions;
-    static_assert(8 * (2 * Shape::kStages + kItemRing + 2 * Shape::Staging::kRegions + 1) <=
-                  Shape::kBarrierBytes);
+    item_count = item_empty + 8 * kItemRing;
+    static_assert(8 * (2 * Shape::kStages + kItemRing + 1) <= Shape::kBarrierBytes);
   }
 
   // Once, by one thread.
@@ -95,10 +92,6 @@ struct WgmmaShared {
       BarrierInit(empty + 8 * i, 4 * Shape::kConsumers);
     }
     for (int i = 0; i < kItemRing; ++i) BarrierInit(item_empty + 8 * i, 4 * Shape::kConsumers);
-    for (int i = 0; i < Shape::Staging::kRegions; ++i) {
-      BarrierInit(staging_full + 8 * i, Shape::Staging::kWriters);
-      BarrierInit(staging_free + 8 * i, kCarrierWarps);
-    }
     BarrierInitFence();
     StoreShared(item_count, __int_as_float(count));
   }
@@ -125,20 +118,17 @@ struct RingCursor {
 // Announces an item to the consumers: its row factors and the item itself travel with its first
 // stage, whose barrier gets all bytes.
 template <typename Shape>
-__device__ __forceinline__ void FeedItem(const GroupedArgs& args, const TileItem& item, uint32_t to,
-                                         uint32_t tile_bytes, uint32_t full) {
-  StoreShared4(to + 2 * Shape::kRowFactorBytes, item.expert, item.row_tile, item.first_row,
-               item.rows);
+__device__ __forceinline__ void FeedItem(const GroupedArgs& args, int index, int first_row,
+                                         uint32_t to, uint32_t tile_bytes, uint32_t full) {
   const uint32_t factor_bytes = tile_bytes / (128 / sizeof(float));
-  uint32_t bytes = tile_bytes;
+  uint32_t bytes = tile_bytes + sizeof(TileItem);
   if (args.row_scale != nullptr) bytes += factor_bytes;
   if (args.row_weight != nullptr) bytes += factor_bytes;
   BarrierExpect(full, bytes);
-  if (args.row_scale != nullptr) {
-    BulkLoad(to, args.row_scale + item.first_row, factor_bytes, full);
-  }
+  BulkLoad(to + 2 * Shape::kRowFactorBytes, args.items + index, sizeof(TileItem), full);
+  if (args.row_scale != nullptr) BulkLoad(to, args.row_scale + first_row, factor_bytes, full);
   if (args.row_weight != nullptr) {
-    BulkLoad(to + Shape::kRowFactorBytes, args.row_weight + item.first_row, factor_bytes, full);
+    BulkLoad(to + Shape::kRowFactorBytes, args.row_weight + first_row, factor_bytes, full);
   }
 }
 
@@ -173,7 +163,8 @@ __device__ __forceinline__ void FeedTiles(const GroupedArgs& args,
     if (ThreadIndex() == 0) {
       BarrierWait(shared.item_empty + number % kItemRing * 8, (number / kItemRing + 1) % 2);
       BarrierWait(shared.empty + 8 * stage.slot, stage.parity ^ 1);
-      FeedItem<Shape>(args, item, shared.ItemAt(number), bytes, shared.full + 8 * stage.slot);
+      FeedItem<Shape>(args, index, item.first_row, shared.ItemAt(number), bytes,
+                      shared.full + 8 * stage.slot);
     }
 #pragma unroll 1
     for (int step = 0; step < args.k / kTileK; ++step) {
@@ -344,8 +335,7 @@ struct Consumer {
           index + static_cast<int>(gridDim.x) >= static_cast<int>(SharedWord(shared.item_count));
       // The next item's weights are on their way while this one's outputs are written.
       if (!is_last) Open(number + 1);
-      Writer(shared.staging, shared.staging_full, shared.staging_free)
-          .Write(args, shared.ItemAt(number), number, sums);
+      Writer(shared.staging).Write(args, shared.ItemAt(number), number, sums);
       __syncwarp();
       if (threadIdx.x % 32 == 0) BarrierArrive(shared.item_empty + number % kItemRing * 8);
       if (is_last) return;
@@ -380,8 +370,7 @@ __global__ void __launch_bounds__(WgmmaShape<kType, kN, kFused>::kThreads, 1)
     if (threadIdx.x < 32) {
       FeedTiles<Shape>(args, shared);
     } else {
-      CarryOutputs<kN, Shape::kConsumers, kFused>(args, shared.staging, shared.staging_full,
-                                                  shared.staging_free);
+      CarryOutputs<kN, Shape::kConsumers, kFused>(args, shared.staging);
     }
   } else {
     TakeRegisters<Shape::kConsumerRegisters>();
