@@ -12,6 +12,8 @@ import re
 import subprocess
 import sys
 
+# Kernels that may keep small arrays: those that run the decoders of the host, for embeddings.
+SLOW = ("decode_rows",)
 TOOLS = pathlib.Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages" / "nvidia" / "cu13" / "bin"
 # One kernel of each family, whose disassembly must show these instructions.
 INSTRUCTIONS = [("WgmmaTile", "HGMMA"), ("MmaTileKernel", "HMMA"), ("FewRows", "HMMA"), ("WmmaTile", "HMMA")]
@@ -47,7 +49,8 @@ def main() -> int:
     if not kernels:
         print("FAIL: the library holds no kernel")
         return 1
-    failures = [f"{name}: {usage}" for name, usage in kernels.items() if usage["STACK"] or usage["LOCAL"]]
+    failures = [f"{name}: {usage}" for name, usage in kernels.items()
+                if (usage["STACK"] or usage["LOCAL"]) and not any(part in name for part in SLOW)]
     for family, instruction in INSTRUCTIONS:
         members = [name for name in kernels if family in name]
         if not members:

@@ -20,6 +20,10 @@ __device__ __forceinline__ uint64_t KeyOf(float probability, int expert) {
 __device__ __forceinline__ int ExpertOf(uint64_t key) {
   return static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(key));
 }
+__device__ __forceinline__ float ProbabilityOf(uint64_t key) {
+  const uint32_t size = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float(size == 1 ? 0x7FC00000u : size - 2);
+}
 
 // The largest key below `limit` of a lane's experts.
 template <int kPerLane>
@@ -73,13 +77,8 @@ __global__ void __launch_bounds__(32 * kWarps) Top(const __grid_constant__ TopEx
       best = other > best ? other : best;
     }
     const int expert = ExpertOf(best);
-    float weight = 0;
-    if (expert % 32 == lane) {
-#pragma unroll
-      for (int i = 0; i < kPerLane; ++i) weight = expert / 32 == i ? p[i] : weight;
-      own = BestBelow(p, args.experts, best);
-    }
-    weight = __shfl_sync(~0u, weight, expert % 32);
+    const float weight = ProbabilityOf(best);
+    if (expert % 32 == lane) own = BestBelow(p, args.experts, best);
     chosen_sum += weight;
     if (lane == 0) {
       ids[slot] = expert;
