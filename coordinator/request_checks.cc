@@ -67,9 +67,10 @@ absl::Status AddBiases(const v1::SamplingOptions& options, int32_t vocab_size,
   return absl::OkStatus();
 }
 
+// Of 53 bits, so that readers of JSON who keep numbers as doubles can send it back.
 uint64_t DrawSeed() {
   std::random_device device;
-  return (uint64_t{device()} << 32) | device();
+  return ((uint64_t{device()} << 32) | device()) >> 11;
 }
 
 }  // namespace

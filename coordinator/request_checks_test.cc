@@ -33,6 +33,7 @@ TEST(SamplingTest, DefaultsAreFilledIn) {
 
 TEST(SamplingTest, AMissingSeedIsDrawnAnewAndAGivenOneKept) {
   EXPECT_NE(CheckSampling({}, kVocab, {})->seed(), CheckSampling({}, kVocab, {})->seed());
+  for (int i = 0; i < 20; ++i) EXPECT_LT(CheckSampling({}, kVocab, {})->seed(), uint64_t{1} << 53);
   v1::SamplingOptions options;
   options.set_seed(0);
   EXPECT_EQ(CheckSampling(options, kVocab, {})->seed(), 0u);

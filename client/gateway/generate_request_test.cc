@@ -174,7 +174,8 @@ TEST(GenerateRequestTest, TakesTheEdgesOfTheRanges) {
   EXPECT_EQ(Request(R"("max_tokens":2147483648)").max_tokens(), 2147483647);
   EXPECT_EQ(Request(R"("max_tokens":18446744073709551615)").max_tokens(), 2147483647);
   EXPECT_EQ(Request(R"("max_tokens":5,"max_completion_tokens":5)").max_tokens(), 5);
-  EXPECT_EQ(Request(R"("seed":-1)").sampling().seed(), 18446744073709551615U);
+  EXPECT_FALSE(Request(R"("seed":-1)").sampling().has_seed());
+  EXPECT_EQ(Request(R"("seed":-2)").sampling().seed(), 18446744073709551614U);
   EXPECT_EQ(Request(R"("seed":9223372036854775808)").sampling().seed(), 9223372036854775808U);
   EXPECT_EQ(Request(R"("stop":[])").stop_size(), 0);
   EXPECT_THAT(Request(R"("stop":"\u20ac")").stop(), ElementsAre("\xE2\x82\xAC"));

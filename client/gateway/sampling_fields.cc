@@ -39,7 +39,7 @@ void ParseSeed(RequestFields& fields, v1::SamplingOptions& sampling) {
   const json::value* const seed = fields.Find("seed");
   if (seed == nullptr) return;
   if (const int64_t* const small = seed->if_int64()) {
-    sampling.set_seed(static_cast<uint64_t>(*small));
+    if (*small != -1) sampling.set_seed(static_cast<uint64_t>(*small));
   } else if (const uint64_t* const large = seed->if_uint64()) {
     sampling.set_seed(*large);
   } else {
