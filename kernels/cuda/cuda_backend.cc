@@ -58,6 +58,10 @@ absl::Status CudaBackend::Prepare() {
   WL_ASSIGN_OR_RETURN(stream_, Stream::Create());
   WL_ASSIGN_OR_RETURN(grids_, DeviceGrids::Create());
   WL_ASSIGN_OR_RETURN(kernels_, ExpertKernels::Create(device_));
+  // A kernel that fails is left out, which Describe names; a type that has none left is refused
+  // when a weight of it is loaded.
+  const absl::Status checked = SelfCheck(*kernels_, kernels_->choices().Types());
+  if (absl::IsInternal(checked)) return checked;
   WL_ASSIGN_OR_RETURN(products_, MatrixProducts::Create(*kernels_, grids_.grids()));
   WL_ASSIGN_OR_RETURN(attention_, PagedAttention::Create(device_));
   WL_ASSIGN_OR_RETURN(tables_, StepTables::Create());
@@ -65,10 +69,8 @@ absl::Status CudaBackend::Prepare() {
 }
 
 std::string CudaBackend::Describe() const {
-  return absl::StrCat("cuda ", device_.facts().name, " ordinal=", device_.facts().ordinal,
-                      " capability=", device_.facts().capability / 10, ".",
-                      device_.facts().capability % 10,
-                      " memory_mib=", device_.facts().memory_bytes >> 20);
+  return absl::StrCat("cuda ", CapabilityLine(*kernels_),
+                      "; memory_mib=", device_.facts().memory_bytes >> 20);
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t byte_count) {
