@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ struct WeightArgs {
   int64_t output_width = 1;
   int64_t expert_count = 1;
   absl::Span<const uint8_t> data;  // as in the file; copied (and repacked) before the call returns
+  // Used by Linear, DenseFfn and Head alone, so that it may be arranged for them at once.
+  bool only_multiplied = false;
   // Per-matrix factors of the product (`<name>.scale`): empty, one value, or one for each expert.
   absl::Span<const float> scales;
 };
@@ -59,6 +62,12 @@ struct WeightArgs {
 struct LinearWeight {
   const Weight* weight = nullptr;
   const Buffer* bias = nullptr;  // f32 values
+};
+
+// Memory of a device of its own.
+struct DeviceMemory {
+  int64_t total = 0;
+  int64_t free = 0;
 };
 
 enum class KvType { kF32, kF16, kQ8_0 };
@@ -358,6 +367,9 @@ class Backend {
   // Scratch for steps of up to this many rows, widths and contexts; call once, before the first
   // step.
   virtual absl::Status Reserve(int64_t max_rows, int64_t max_context) = 0;
+  // None where steps work in the memory of the machine. Where there is some, the first steps of a
+  // shape allocate in it, so a stage runs such steps before the first request.
+  virtual absl::StatusOr<std::optional<DeviceMemory>> Memory() const { return std::nullopt; }
 
   // Order. Ids, positions and page tables of the step live in the back end until EndStep.
   virtual absl::Status BeginStep(const StepArgs& args) = 0;

@@ -65,6 +65,7 @@ absl::StatusOr<Matrix> WeightLoader::LoadMatrix(absl::string_view name, const Ma
                                                           .output_width = shape.output_width,
                                                           .expert_count = shape.expert_count,
                                                           .data = file_.Data(*tensor),
+                                                          .only_multiplied = shape.only_multiplied,
                                                           .scales = scales}));
   CountIn(*tensor);
   const std::string bias_name = absl::StrCat(name, ".bias");
@@ -104,6 +105,7 @@ absl::StatusOr<std::vector<Matrix>> WeightLoader::LoadParts(absl::string_view na
                              .input_width = shape.input_width,
                              .output_width = static_cast<int64_t>(rows.size()) / row_bytes,
                              .data = rows,
+                             .only_multiplied = shape.only_multiplied,
                              .scales = scales}));
   }
   CountIn(*tensor);

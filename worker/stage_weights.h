@@ -29,6 +29,7 @@ struct MatrixShape {
   int64_t input_width = 0;
   int64_t output_width = 1;
   int64_t expert_count = 1;
+  bool only_multiplied = false;  // see WeightArgs
 };
 
 enum class Bias { kNone, kIfPresent };

@@ -23,14 +23,6 @@ absl::Status CheckRange(const Buffer& buffer, int64_t offset_bytes, size_t byte_
       absl::StrCat(count, " bytes at ", offset_bytes, " of a buffer of ", buffer.byte_count()));
 }
 
-// Decode steps of up to so many positions are launched alike.
-int32_t ContextClass(int32_t max_context) {
-  constexpr int32_t kSmallest = 1024;
-  int64_t context = kSmallest;
-  while (context < max_context) context *= 2;
-  return static_cast<int32_t>(std::min<int64_t>(context, std::numeric_limits<int32_t>::max()));
-}
-
 absl::Status ClosedStep() {
   return absl::InternalError("host memory is copied amid a recorded step");
 }
@@ -122,12 +114,18 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::LoadWeight(const WeightArgs
   }
   ForgetRecords();
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
-  return CudaWeight::Create(args, stream_.get());
+  WL_ASSIGN_OR_RETURN(std::unique_ptr<CudaWeight> weight,
+                      CudaWeight::Create(args, staging_, stream_.get()));
+  if (args.only_multiplied && args.expert_count == 1 && args.type != QuantType::kF32) {
+    WL_RETURN_IF_ERROR(weight->Packed(grids_.grids(), stream_.get()).status());
+  }
+  return weight;
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> CudaBackend::CreateKvCache(const KvCacheArgs& args) {
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
   WL_ASSIGN_OR_RETURN(CudaKvCache cache, CudaKvCache::Create(args));
+  page_count_ = std::max(page_count_, args.page_count);
   return std::make_unique<CudaKvCache>(std::move(cache));
 }
 
@@ -155,7 +153,21 @@ absl::Status CudaBackend::Reserve(int64_t max_rows, int64_t max_context) {
   ForgetRecords();
   step_.Reserve(max_rows, max_context);
   products_->Reserve(max_rows);
-  return absl::OkStatus();
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  // Weights and cleared caches are there from here on, whatever stream brought them.
+  WL_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "loading weights"));
+  staging_.Finish();
+  return tables_->Reserve(max_rows, page_count_);
+}
+
+absl::StatusOr<std::optional<DeviceMemory>> CudaBackend::Memory() const {
+  WL_RETURN_IF_ERROR(device_.MakeCurrent());
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  WL_RETURN_IF_ERROR(
+      CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory of the device"));
+  return DeviceMemory{.total = static_cast<int64_t>(total_bytes),
+                      .free = static_cast<int64_t>(free_bytes)};
 }
 
 absl::Status CudaBackend::BeginStep(const StepArgs& args) {
@@ -181,7 +193,7 @@ absl::Status CudaBackend::BeginStep(const StepArgs& args) {
     footprint_ = footprint;
   }
   if (!is_decode_ || step_.row_count() == 0) return absl::OkStatus();
-  tables_->RaiseContext(ContextClass(tables_->view().max_context));
+  tables_->RaiseContext(RaisedContext(tables_->view().max_context));
   recorder_.Begin({.rows = tables_->view().row_count,
                    .sequences = tables_->view().sequence_count,
                    .max_context = tables_->view().max_context,
@@ -190,13 +202,25 @@ absl::Status CudaBackend::BeginStep(const StepArgs& args) {
   return absl::OkStatus();
 }
 
+// Decode steps of up to so many positions are launched alike.
+int32_t CudaBackend::RaisedContext(int32_t context) const {
+  constexpr int32_t kSmallest = 1024;
+  int64_t raised = kSmallest;
+  while (raised < context) raised *= 2;
+  // No more than attention has room for.
+  if (max_context_ > 0) raised = std::min(raised, std::max<int64_t>(max_context_, context));
+  return static_cast<int32_t>(std::min<int64_t>(raised, std::numeric_limits<int32_t>::max()));
+}
+
 int64_t CudaBackend::Footprint() const {
   int64_t total = products_->footprint() + attention_->scratch_bytes();
   for (const Scratch* scratch : {&gate_, &up_, &logits_, &expert_ids_, &expert_weights_,
                                  &shared_gate_, &shared_, &packed_in_, &packed_out_}) {
     total += scratch->bytes();
   }
-  for (const auto& [key, planned] : experts_) total += planned.product->workspace_bytes();
+  for (const auto& [key, planned] : experts_) {
+    if (planned.product != nullptr) total += planned.product->workspace_bytes();
+  }
   return total;
 }
 

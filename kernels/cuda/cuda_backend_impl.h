@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -23,7 +24,8 @@
 namespace warpline::cuda {
 
 // Used by one thread, the stage executor, which is the only user of the device's stream. Ops are
-// enqueued in their order; Download waits for them. Scratch grows with the first steps and is kept.
+// enqueued in their order; Download waits for them. Scratch grows with the first steps, which a
+// stage runs before it serves, and is kept.
 class CudaBackend final : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(int device);
@@ -40,6 +42,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) override;
   absl::Status PrepareMoe(const MoeFfnArgs& args) override;
   absl::Status Reserve(int64_t max_rows, int64_t max_context) override;
+  absl::StatusOr<std::optional<DeviceMemory>> Memory() const override;
 
   absl::Status BeginStep(const StepArgs& args) override;
   absl::Status EndStep() override;
@@ -81,13 +84,15 @@ class CudaBackend final : public Backend {
     int64_t max_tokens = 0;
   };
 
-  explicit CudaBackend(Device device) : device_(std::move(device)) {}
+  explicit CudaBackend(Device device)
+      : device_(std::move(device)), staging_(device_.facts().ordinal) {}
   absl::Status Prepare();
   absl::Status CheckInStep() const;
   // Something that recorded steps rely on changes.
   void ForgetRecords() { recorder_.Forget(); }
   // Grows with the memory that steps work in.
   int64_t Footprint() const;
+  int32_t RaisedContext(int32_t context) const;
   // To be called by each op of a step before it launches anything, with what its launches depend
   // on. False: they are in the record that EndStep launches.
   template <typename... Parts>
@@ -128,6 +133,7 @@ class CudaBackend final : public Backend {
   const Device device_;
   Stream stream_;
   DeviceGrids grids_;
+  WeightStaging staging_;
   // Declared before what launches its kernels.
   absl::optional<ExpertKernels> kernels_;
   absl::optional<MatrixProducts> products_;
@@ -136,6 +142,7 @@ class CudaBackend final : public Backend {
 
   int64_t max_rows_ = 0;
   int64_t max_context_ = 0;
+  int64_t page_count_ = 0;  // of the largest KV cache
   StepState step_;
   bool is_decode_ = false;  // of the step that was begun last
   absl::optional<StepTables> tables_;

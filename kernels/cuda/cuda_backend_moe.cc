@@ -62,7 +62,12 @@ absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckMoe(const MoeFfnArgs& args
 
 absl::Status CudaBackend::PrepareMoe(const MoeFfnArgs& args) {
   WL_ASSIGN_OR_RETURN(const MoeJob job, CheckExperts(args));
-  return job.is_float ? absl::OkStatus() : PackLayer(job).status();
+  if (!job.is_float) return PackLayer(job).status();
+  for (const CudaWeight* const weight : {job.gate, job.up, job.down}) {
+    if (weight == nullptr) continue;
+    WL_RETURN_IF_ERROR(weight->Floats(grids_.grids(), stream_.get()).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaBackend::RouteRows(const MoeFfnArgs& args, MoeJob& job) {
@@ -167,15 +172,14 @@ absl::StatusOr<const ExpertWeights*> CudaBackend::PackLayer(const MoeJob& job) {
   std::unique_ptr<ExpertWeights>& layer = job.down->expert_layer();
   if (layer != nullptr) return layer.get();
   auto packed = std::make_unique<ExpertWeights>();
-  const auto raw_of = [](const CudaWeight& weight, int64_t rows, const uint8_t* blocks) {
+  const auto raw_of = [this](const CudaWeight& weight, int64_t rows, const uint8_t* blocks) {
     return RawExperts{.type = weight.type(),
                       .experts = static_cast<int32_t>(weight.expert_count()),
                       .rows = static_cast<int32_t>(rows),
                       .k = static_cast<int32_t>(weight.input_width()),
                       .blocks = blocks,
                       .expert_bytes = weight.output_width() * weight.row_bytes(),
-                      .on_device = true,
-                      .max_abs = weight.max_abs()};
+                      .device_grids = &grids_.grids()};
   };
   WL_ASSIGN_OR_RETURN(const uint8_t* const gate_blocks, job.gate->BlocksOnce());
   const RawExperts gate = raw_of(*job.gate, job.n_ff, gate_blocks);

@@ -15,8 +15,11 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/op_cases.h"
 #include "kernels/cuda/cuda_library.h"
+#include "kernels/cuda/decode_rows.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/repack.h"
 #include "kernels/cuda/tile_tables.h"
+#include "kernels/cuda/weight_staging.h"
 
 namespace warpline::cuda {
 namespace {
@@ -211,6 +214,71 @@ TEST(CudaRecordTest, ReplayedStepsComputeWhatTheOpsCompute) {
     run(x);  // outside of a step nothing is recorded
     EXPECT_THAT(in_step, testing::ContainerEq(read(x.size()))) << rows << " rows";
   }
+}
+
+// Weights of several pieces and odd sizes, in memory that served before.
+TEST(WeightStagingTest, CopiesEveryByte) {
+  auto stream = Stream::Create();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  WeightStaging staging(0);
+  std::mt19937 random(5);
+  for (const int64_t bytes : {int64_t{3}, int64_t{50'000'001}, int64_t{50'000'001}, int64_t{9}}) {
+    std::vector<uint8_t> sent(static_cast<size_t>(bytes));
+    for (uint8_t& byte : sent) byte = static_cast<uint8_t>(random());
+    auto memory = staging.Take(bytes);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    ASSERT_TRUE(staging.Copy(sent, memory->as(), stream->get()).ok());
+    std::vector<uint8_t> got(sent.size());
+    ASSERT_EQ(cudaMemcpyAsync(got.data(), memory->as(), got.size(), cudaMemcpyDeviceToHost,
+                              stream->get()),
+              cudaSuccess);
+    ASSERT_TRUE(stream->Synchronize().ok());
+    EXPECT_EQ(std::memcmp(got.data(), sent.data(), sent.size()), 0) << bytes;
+    staging.Give(*std::move(memory));
+  }
+  staging.Finish();
+}
+
+TEST(MaxAbsTest, IsThatOfTheHost) {
+  constexpr int64_t kValues = 64 * 1024;
+  const auto grids = DeviceGrids::Create();
+  const auto stream = Stream::Create();
+  ASSERT_TRUE(grids.ok() && stream.ok());
+  for (const QuantType type : {QuantType::kBF16, QuantType::kMXFP4, QuantType::kF32}) {
+    std::mt19937 random(6);  // some of which are no finite numbers
+    std::vector<uint8_t> blocks(RowBytes(type, 2 * kValues));
+    for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random());
+    const auto memory = DeviceBuffer::Create(static_cast<int64_t>(blocks.size()));
+    ASSERT_TRUE(memory.ok());
+    ASSERT_EQ(cudaMemcpy(memory->as(), blocks.data(), blocks.size(), cudaMemcpyHostToDevice),
+              cudaSuccess);
+    const auto got = MaxAbsOnDevice({.type = type,
+                                     .blocks = memory->as(),
+                                     .experts = 2,
+                                     .expert_bytes = RowBytes(type, kValues),
+                                     .expert_values = kValues,
+                                     .grids = grids->grids()},
+                                    stream->get());
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(*got, MaxAbsOnHost(type, blocks.data(), 2 * kValues)) << InfoOf(type).name;
+  }
+}
+
+TEST(CudaMemoryTest, KnowsWhatIsFree) {
+  auto backend = CreateCudaBackend(0);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto before = (*backend)->Memory();
+  ASSERT_TRUE(before.ok() && before->has_value());
+  const auto buffer = (*backend)->Allocate(int64_t{256} << 20);
+  ASSERT_TRUE(buffer.ok());
+  const auto after = (*backend)->Memory();
+  ASSERT_TRUE(after.ok() && after->has_value());
+  EXPECT_GE((*before)->free - (*after)->free, int64_t{256} << 20);
+  EXPECT_GE((*after)->total, (*before)->free);
+  // More than there is: an error, after which the device goes on.
+  EXPECT_EQ((*backend)->Allocate((*after)->total * 2).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE((*backend)->Allocate(4096).ok());
 }
 
 TEST_P(CudaBackendTest, RefusesWhatDoesNotFit) {

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/decode_rows.h"
-#include "kernels/cuda/repack.h"
 
 namespace warpline::cuda {
 
@@ -36,8 +35,9 @@ absl::Status CudaSlotState::Reset(int kv_slot) {
 }
 
 absl::StatusOr<std::unique_ptr<CudaWeight>> CudaWeight::Create(const WeightArgs& args,
+                                                               WeightStaging& staging,
                                                                cudaStream_t stream) {
-  std::unique_ptr<CudaWeight> weight(new CudaWeight());
+  std::unique_ptr<CudaWeight> weight(new CudaWeight(staging));
   weight->type_ = args.type;
   weight->input_width_ = args.input_width;
   weight->output_width_ = args.output_width;
@@ -45,10 +45,6 @@ absl::StatusOr<std::unique_ptr<CudaWeight>> CudaWeight::Create(const WeightArgs&
   weight->scales_.assign(args.scales.begin(), args.scales.end());
   if (args.expert_count > 1 && weight->scales_.size() == 1) {
     weight->scales_.resize(static_cast<size_t>(args.expert_count), args.scales[0]);
-  }
-  if (HasWeightShift(args.type) && args.type != QuantType::kF32) {
-    weight->max_abs_ = MaxAbsOnHost(args.type, args.data.data(),
-                                    args.input_width * args.output_width * args.expert_count);
   }
   if (weight->has_expert_scales()) {
     const size_t bytes = weight->scales_.size() * sizeof(float);
@@ -58,12 +54,8 @@ absl::StatusOr<std::unique_ptr<CudaWeight>> CudaWeight::Create(const WeightArgs&
                                    cudaMemcpyHostToDevice, stream),
                    "copying the scales of a weight to the device"));
   }
-  WL_ASSIGN_OR_RETURN(weight->blocks_,
-                      DeviceBuffer::Create(static_cast<int64_t>(args.data.size())));
-  WL_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(weight->blocks_.as(), args.data.data(),
-                                                args.data.size(), cudaMemcpyHostToDevice, stream),
-                                "copying a weight to the device"));
-  WL_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream), "copying a weight to the device"));
+  WL_ASSIGN_OR_RETURN(weight->blocks_, staging.Take(static_cast<int64_t>(args.data.size())));
+  WL_RETURN_IF_ERROR(staging.Copy(args.data, weight->blocks_.as(), stream));
   return weight;
 }
 
@@ -78,7 +70,7 @@ absl::StatusOr<const uint8_t*> CudaWeight::Blocks() const {
 }
 
 void CudaWeight::Release() const {
-  if (!keep_blocks_) blocks_ = DeviceBuffer();
+  if (!keep_blocks_) staging_.Give(std::exchange(blocks_, DeviceBuffer()));
 }
 
 absl::StatusOr<const float*> CudaWeight::Floats(const QuantGrids& grids,
@@ -104,7 +96,8 @@ absl::StatusOr<const float*> CudaWeight::Floats(const QuantGrids& grids,
   return floats_.as<float>();
 }
 
-absl::StatusOr<const PackedExperts*> CudaWeight::Packed(cudaStream_t stream) const {
+absl::StatusOr<const PackedExperts*> CudaWeight::Packed(const QuantGrids& grids,
+                                                        cudaStream_t stream) const {
   if (packed_.has_value()) return &*packed_;
   WL_ASSIGN_OR_RETURN(const uint8_t* blocks, BlocksOnce());
   WL_ASSIGN_OR_RETURN(packed_, PackExperts({.type = type_,
@@ -113,8 +106,7 @@ absl::StatusOr<const PackedExperts*> CudaWeight::Packed(cudaStream_t stream) con
                                             .k = static_cast<int32_t>(input_width_),
                                             .blocks = blocks,
                                             .expert_bytes = output_width_ * row_bytes(),
-                                            .on_device = true,
-                                            .max_abs = max_abs_},
+                                            .device_grids = &grids},
                                            stream));
   Release();
   return &*packed_;

@@ -14,6 +14,7 @@
 #include "kernels/cuda/expert_product.h"
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
+#include "kernels/cuda/weight_staging.h"
 #include "kernels/quant_decode_common.h"
 
 namespace warpline::cuda {
@@ -68,11 +69,12 @@ class CudaSlotState final : public SlotState {
 // A matrix, or the matrices of all experts. It arrives as the file's blocks; how it lies in memory
 // afterwards follows from the op that uses it first: packed for the tiles, as floats for routers,
 // as blocks for embeddings. The blocks are given back once nothing needs them. Used by the back
-// end's thread alone.
+// end's thread and stream alone.
 class CudaWeight final : public Weight {
  public:
-  // Copies `args`, which has been checked, to the current device. Waits for the copy.
+  // Copies `args`, which has been checked, to the current device. `staging` must outlive it.
   static absl::StatusOr<std::unique_ptr<CudaWeight>> Create(const WeightArgs& args,
+                                                            WeightStaging& staging,
                                                             cudaStream_t stream);
 
   QuantType type() const override { return type_; }
@@ -86,7 +88,6 @@ class CudaWeight final : public Weight {
   // [expert_count] on the device; null when there are none.
   const float* scales_on_device() const { return device_scales_.as<float>(); }
   int64_t row_bytes() const { return RowBytes(type_, input_width_); }
-  float max_abs() const { return max_abs_; }  // of types with a weight shift that are packed
 
   // The file's blocks, from now on kept. Internal when they have been given back.
   absl::StatusOr<const uint8_t*> Blocks() const;
@@ -97,19 +98,19 @@ class CudaWeight final : public Weight {
   // Values as floats, [expert_count][output_width][input_width].
   absl::StatusOr<const float*> Floats(const QuantGrids& grids, cudaStream_t stream) const;
   // A plain matrix, packed.
-  absl::StatusOr<const PackedExperts*> Packed(cudaStream_t stream) const;
+  absl::StatusOr<const PackedExperts*> Packed(const QuantGrids& grids, cudaStream_t stream) const;
 
   // Of the down matrix of an expert layer: the layer as a whole, packed.
   std::unique_ptr<ExpertWeights>& expert_layer() const { return expert_layer_; }
 
  private:
-  CudaWeight() = default;
+  explicit CudaWeight(WeightStaging& staging) : staging_(staging) {}
 
+  WeightStaging& staging_;
   QuantType type_ = QuantType::kF32;
   int64_t input_width_ = 0;
   int64_t output_width_ = 0;
   int64_t expert_count_ = 1;
-  float max_abs_ = 0;
   std::vector<float> scales_;
   DeviceBuffer device_scales_;
   mutable DeviceBuffer blocks_;

@@ -13,10 +13,12 @@ namespace warpline::cuda {
 // a missing driver or card FailedPrecondition, all else Internal.
 inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
+  static_cast<void>(cudaGetLastError());  // Lest a later launch reports it.
   const std::string message =
       absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
   switch (error) {
     case cudaErrorMemoryAllocation:
+    case cudaErrorStreamCaptureUnsupported:  // an allocation amid a recorded step
       return absl::ResourceExhaustedError(message);
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:

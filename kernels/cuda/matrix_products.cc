@@ -129,7 +129,7 @@ void MatrixProducts::ForgetRows() {
 }
 
 absl::Status MatrixProducts::Multiply(const ProductArgs& args, float* y, cudaStream_t stream) {
-  WL_ASSIGN_OR_RETURN(const PackedExperts* const weight, args.weight->Packed(stream));
+  WL_ASSIGN_OR_RETURN(const PackedExperts* const weight, args.weight->Packed(grids_, stream));
   const Op op = args.is_decode ? Op::kFewPlain : Op::kPlain;
   WL_ASSIGN_OR_RETURN(const KernelSet* const set, kernels_->choices().For(op, weight->type));
   const int64_t rows = args.in.row_count;

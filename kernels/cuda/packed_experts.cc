@@ -26,18 +26,33 @@ absl::Status CheckShape(const RawExperts& raw) {
   return absl::OkStatus();
 }
 
-int ShiftOf(const RawExperts* const (&parts)[2]) {
+float MaxAbsOfHost(const RawExperts& raw) {
+  float max_abs = 0;
+  for (int e = 0; e < raw.experts; ++e) {
+    max_abs = std::max(max_abs, MaxAbsOnHost(raw.type, raw.blocks + e * raw.expert_bytes,
+                                             int64_t{raw.rows} * raw.k));
+  }
+  return max_abs;
+}
+
+absl::StatusOr<int> ShiftOf(const RawExperts* const (&parts)[2], cudaStream_t stream) {
   if (!HasWeightShift(parts[0]->type)) return 0;
   float max_abs = 0;
   for (const RawExperts* const part : parts) {
-    if (part != nullptr && part->on_device) {
-      max_abs = std::max(max_abs, part->max_abs);
-      continue;
+    if (part == nullptr) continue;
+    float of_part = 0;
+    if (part->device_grids != nullptr) {
+      WL_ASSIGN_OR_RETURN(of_part, MaxAbsOnDevice({.type = part->type,
+                                                   .blocks = part->blocks,
+                                                   .experts = part->experts,
+                                                   .expert_bytes = part->expert_bytes,
+                                                   .expert_values = int64_t{part->rows} * part->k,
+                                                   .grids = *part->device_grids},
+                                                  stream));
+    } else {
+      of_part = MaxAbsOfHost(*part);
     }
-    for (int e = 0; part != nullptr && e < part->experts; ++e) {
-      max_abs = std::max(max_abs, MaxAbsOnHost(part->type, part->blocks + e * part->expert_bytes,
-                                               int64_t{part->rows} * part->k));
-    }
+    max_abs = std::max(max_abs, of_part);
   }
   return WeightShift(max_abs);
 }
@@ -82,25 +97,23 @@ absl::Status PackSlabs(const RawExperts* const (&parts)[2], int shift, PackedExp
 absl::Status PackInPlace(const RawExperts* const (&parts)[2], int shift, PackedExperts& packed,
                          cudaStream_t stream) {
   const RawExperts& first = *parts[0];
-  WL_RETURN_IF_ERROR(
-      LaunchRepack(first.type,
-                   {.raw = {first.blocks, parts[1] == nullptr ? nullptr : parts[1]->blocks},
-                    .raw_expert_bytes = first.expert_bytes,
-                    .experts = first.experts,
-                    .rows = first.rows,
-                    .k = first.k,
-                    .shift = shift,
-                    .row_blocks = packed.row_blocks,
-                    .packed = packed.data.as()},
-                   stream));
-  return CudaStatus(cudaStreamSynchronize(stream), "packing weights");
+  return LaunchRepack(first.type,
+                      {.raw = {first.blocks, parts[1] == nullptr ? nullptr : parts[1]->blocks},
+                       .raw_expert_bytes = first.expert_bytes,
+                       .experts = first.experts,
+                       .rows = first.rows,
+                       .k = first.k,
+                       .shift = shift,
+                       .row_blocks = packed.row_blocks,
+                       .packed = packed.data.as()},
+                      stream);
 }
 
 absl::StatusOr<PackedExperts> Pack(const RawExperts* const (&parts)[2], cudaStream_t stream) {
   const RawExperts& first = *parts[0];
   WL_RETURN_IF_ERROR(CheckShape(first));
   const bool is_gate_up = parts[1] != nullptr;
-  const int shift = ShiftOf(parts);
+  WL_ASSIGN_OR_RETURN(const int shift, ShiftOf(parts, stream));
   PackedExperts packed;
   packed.type = first.type;
   packed.is_gate_up = is_gate_up;
@@ -114,8 +127,8 @@ absl::StatusOr<PackedExperts> Pack(const RawExperts* const (&parts)[2], cudaStre
   packed.expert_bytes = packed.row_blocks * RowBlockBytes(PackedShapeOf(first.type), first.k);
   packed.weight_scale = std::ldexp(1.0f, -shift);
   WL_ASSIGN_OR_RETURN(packed.data, DeviceBuffer::Create(packed.expert_bytes * packed.experts));
-  WL_RETURN_IF_ERROR(first.on_device ? PackInPlace(parts, shift, packed, stream)
-                                     : PackSlabs(parts, shift, packed, stream));
+  WL_RETURN_IF_ERROR(first.device_grids != nullptr ? PackInPlace(parts, shift, packed, stream)
+                                                   : PackSlabs(parts, shift, packed, stream));
   return packed;
 }
 
@@ -128,8 +141,9 @@ absl::StatusOr<PackedExperts> PackExperts(const RawExperts& raw, cudaStream_t st
 absl::StatusOr<PackedExperts> PackGateUp(const RawExperts& gate, const RawExperts& up,
                                          cudaStream_t stream) {
   if (gate.type != up.type || gate.rows != up.rows || gate.k != up.k ||
-      gate.experts != up.experts || gate.on_device != up.on_device ||
-      (gate.on_device && gate.expert_bytes != up.expert_bytes)) {
+      gate.experts != up.experts ||
+      (gate.device_grids == nullptr) != (up.device_grids == nullptr) ||
+      (gate.device_grids != nullptr && gate.expert_bytes != up.expert_bytes)) {
     return absl::InvalidArgumentError("gate and up are not of one type and shape");
   }
   return Pack({&gate, &up}, stream);

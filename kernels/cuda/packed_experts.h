@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/raii.h"
+#include "kernels/quant_decode_common.h"
 #include "model/quant.h"
 
 namespace warpline::cuda {
@@ -34,13 +35,13 @@ struct RawExperts {
   int32_t k = 0;
   const uint8_t* blocks = nullptr;  // expert e from e * expert_bytes on
   int64_t expert_bytes = 0;         // at least rows * RowBytes(type, k)
-  bool on_device = false;           // whether `blocks` is memory of the current device
-  // On the device: the largest |value|, where the type has a weight shift. On the host it is found.
-  float max_abs = 0;
+  // Given where `blocks` is memory of the current device: the decoders' tables there.
+  const QuantGrids* device_grids = nullptr;
 };
 
-// Packs on the current device, in slabs, so that little memory is needed beside the result and the
-// blocks. Waits for the stream. InvalidArgument where k is no multiple of the type's block.
+// Packs on the current device. Blocks of the host come in slabs, so that little memory is needed
+// beside the result, and have been packed when the call returns; those of the device are needed
+// until the stream has come so far. InvalidArgument where k is no multiple of the type's block.
 absl::StatusOr<PackedExperts> PackExperts(const RawExperts& raw, cudaStream_t stream);
 // The same for gate and up of one type and shape, as one matrix.
 absl::StatusOr<PackedExperts> PackGateUp(const RawExperts& gate, const RawExperts& up,

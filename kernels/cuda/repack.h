@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/cuda/weight_format.h"
 
 struct CUstream_st;  // what cudaStream_t points to; this header needs no CUDA
@@ -83,5 +84,19 @@ void RepackOnHost(QuantType type, const RepackArgs& args);
 
 // The largest finite |value| of `value_count` values, for WeightShift; 0 without values.
 float MaxAbsOnHost(QuantType type, const uint8_t* blocks, int64_t value_count);
+
+// Raw blocks of experts in device memory.
+struct MaxAbsArgs {
+  QuantType type = QuantType::kF32;
+  const uint8_t* blocks = nullptr;  // expert e from e * expert_bytes on
+  int32_t experts = 0;
+  int64_t expert_bytes = 0;
+  int64_t expert_values = 0;
+  QuantGrids grids;  // of the device
+};
+
+// The same of all experts on the current device, for HasWeightShift types; 0 for others. Waits for
+// the stream. Only in builds with CUDA.
+absl::StatusOr<float> MaxAbsOnDevice(const MaxAbsArgs& args, CUstream_st* stream);
 
 }  // namespace warpline::cuda

@@ -13,7 +13,10 @@ void StepRecorder::Begin(const StepShape& shape) {
   if (records_.size() >= kMostRecords && records_.count(shape.key()) == 0) records_.clear();
   const auto [found, is_new] = records_.try_emplace(shape.key());
   record_ = &found->second;
-  mode_ = is_new ? Mode::kFirst : record_->is_made ? Mode::kReplay : Mode::kRecord;
+  mode_ = is_new                  ? Mode::kFirst
+          : record_->is_made      ? Mode::kReplay
+          : record_->is_too_large ? Mode::kPlain
+                                  : Mode::kRecord;
   digest_ = 0;
   op_count_ = 0;
 }
@@ -31,7 +34,16 @@ absl::Status StepRecorder::End(cudaStream_t stream) {
   const Mode mode = std::exchange(mode_, Mode::kPlain);
   if ((mode != Mode::kRecord && mode != Mode::kReplay) || op_count_ == 0) return absl::OkStatus();
   if (mode == Mode::kRecord) {
-    WL_ASSIGN_OR_RETURN(record_->graph, Graph::End(stream));
+    absl::StatusOr<Graph> recorded = Graph::End(stream);
+    if (!recorded.ok()) {
+      if (absl::IsResourceExhausted(recorded.status())) {
+        record_->is_too_large = true;
+      } else {
+        Forget();  // The first step of this shape did not get as far as this one.
+      }
+      return recorded.status();
+    }
+    record_->graph = *std::move(recorded);
     record_->digest = digest_;
     record_->is_made = true;
   } else if (record_->digest != digest_) {

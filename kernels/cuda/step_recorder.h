@@ -53,7 +53,8 @@ class StepRecorder {
   enum class Mode { kPlain, kFirst, kRecord, kReplay };
   struct Record {
     bool is_made = false;
-    uint64_t digest = 0;  // of all ops
+    bool is_too_large = false;  // for the memory that is left: such steps are run as they are
+    uint64_t digest = 0;        // of all ops
     Graph graph;
   };
 

@@ -31,12 +31,22 @@ class Writer {
   int64_t used_ = 0;
 };
 
+int64_t BytesFor(int64_t rows, int64_t sequence_count, int64_t page_count) {
+  return 3 * (rows * static_cast<int64_t>(sizeof(int32_t)) + kAlignment) +
+         sequence_count * static_cast<int64_t>(sizeof(StepSequenceView)) +
+         page_count * static_cast<int64_t>(sizeof(int32_t)) + 2 * kAlignment;
+}
+
 }  // namespace
 
 absl::StatusOr<StepTables> StepTables::Create() {
   StepTables tables;
   WL_ASSIGN_OR_RETURN(tables.copied_, Event::Create(Event::Use::kOrder));
   return tables;
+}
+
+absl::Status StepTables::Reserve(int64_t max_rows, int64_t page_count) {
+  return Grow(BytesFor(max_rows, max_rows, page_count));
 }
 
 absl::Status StepTables::Grow(int64_t bytes) {
@@ -77,13 +87,10 @@ absl::Status StepTables::Begin(const StepState& step, bool is_decode, cudaStream
     positions_.push_back(static_cast<int32_t>(position));
   }
   const int64_t rows = step.row_count();
-  const int64_t bytes = 3 * (rows * static_cast<int64_t>(sizeof(int32_t)) + kAlignment) +
-                        sequence_count * static_cast<int64_t>(sizeof(StepSequenceView)) +
-                        static_cast<int64_t>(step.pages().size() * sizeof(int32_t)) +
-                        2 * kAlignment;
   WL_RETURN_IF_ERROR(
       CudaStatus(cudaEventSynchronize(copied_.get()), "waiting for a step's tables"));
-  WL_RETURN_IF_ERROR(Grow(bytes));
+  WL_RETURN_IF_ERROR(
+      Grow(BytesFor(rows, sequence_count, static_cast<int64_t>(step.pages().size()))));
   Writer writer(staging_.as(), tables_.as());
   view_.token_ids = writer.Append(step.token_ids());
   view_.positions = writer.Append(absl::Span<const int32_t>(positions_));

@@ -18,6 +18,8 @@ namespace warpline::cuda {
 class StepTables {
  public:
   static absl::StatusOr<StepTables> Create();
+  // Room for steps of so many rows, whose sequences have so many pages together.
+  absl::Status Reserve(int64_t max_rows, int64_t page_count);
   // Enqueues the copy of `step`. Waits until the copy of the step before has been made.
   absl::Status Begin(const StepState& step, bool is_decode, cudaStream_t stream);
   // Of the step that Begin got last.

@@ -44,9 +44,10 @@ absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSp
   const int64_t q_width = int64_t{n_head_} * head_dim_;
   const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
   const auto load = [&](const char* name, int64_t output_width) {
-    return loader.LoadMatrix(LayerTensorName(layer, name),
-                             {.input_width = spec.n_embd, .output_width = output_width},
-                             spec.has_attention_gate ? Bias::kNone : Bias::kIfPresent);
+    return loader.LoadMatrix(
+        LayerTensorName(layer, name),
+        {.input_width = spec.n_embd, .output_width = output_width, .only_multiplied = true},
+        spec.has_attention_gate ? Bias::kNone : Bias::kIfPresent);
   };
   if (spec.has_attention_gate) {
     WL_RETURN_IF_ERROR(LoadGatedQueries(loader, spec, layer));
@@ -62,9 +63,10 @@ absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSp
   const Bias output_bias =
       spec.architecture == Architecture::kLlama ? Bias::kIfPresent : Bias::kNone;
   WL_ASSIGN_OR_RETURN(
-      output_,
-      loader.LoadMatrix(LayerTensorName(layer, "attn_output"),
-                        {.input_width = q_width, .output_width = spec.n_embd}, output_bias));
+      output_, loader.LoadMatrix(
+                   LayerTensorName(layer, "attn_output"),
+                   {.input_width = q_width, .output_width = spec.n_embd, .only_multiplied = true},
+                   output_bias));
   return absl::OkStatus();
 }
 
@@ -80,7 +82,8 @@ absl::Status AttentionMixer::LoadGatedQueries(WeightLoader& loader, const ModelS
   WL_ASSIGN_OR_RETURN(std::vector<Matrix> parts,
                       loader.LoadParts(LayerTensorName(layer, "attn_q"),
                                        {.input_width = spec.n_embd,
-                                        .output_width = int64_t{2} * n_head_ * head_dim_},
+                                        .output_width = int64_t{2} * n_head_ * head_dim_,
+                                        .only_multiplied = true},
                                        {queries, gates}));
   q_ = std::move(parts[0]);
   gate_ = std::move(parts[1]);

@@ -24,8 +24,10 @@ absl::StatusOr<FeedForward> FeedForward::Load(WeightLoader& loader, const ModelS
 absl::Status FeedForward::LoadDense(WeightLoader& loader, const ModelSpec& spec, int layer) {
   if (spec.architecture == Architecture::kGemma3) activation_ = Activation::kGeluTanh;
   const Bias bias = spec.architecture == Architecture::kLlama ? Bias::kIfPresent : Bias::kNone;
-  const MatrixShape inward{.input_width = spec.n_embd, .output_width = spec.layers[layer].n_ff};
-  const MatrixShape outward{.input_width = spec.layers[layer].n_ff, .output_width = spec.n_embd};
+  const MatrixShape inward{
+      .input_width = spec.n_embd, .output_width = spec.layers[layer].n_ff, .only_multiplied = true};
+  const MatrixShape outward{
+      .input_width = spec.layers[layer].n_ff, .output_width = spec.n_embd, .only_multiplied = true};
   WL_ASSIGN_OR_RETURN(gate_, loader.LoadMatrix(LayerTensorName(layer, "ffn_gate"), inward, bias));
   WL_ASSIGN_OR_RETURN(up_, loader.LoadMatrix(LayerTensorName(layer, "ffn_up"), inward, bias));
   WL_ASSIGN_OR_RETURN(down_, loader.LoadMatrix(LayerTensorName(layer, "ffn_down"), outward, bias));
@@ -60,8 +62,10 @@ absl::Status FeedForward::LoadExperts(WeightLoader& loader, const ModelSpec& spe
 }
 
 absl::Status FeedForward::LoadSharedExpert(WeightLoader& loader, const ModelSpec& spec, int layer) {
-  const MatrixShape inward{.input_width = spec.n_embd, .output_width = spec.moe.n_ff_shared};
-  const MatrixShape outward{.input_width = spec.moe.n_ff_shared, .output_width = spec.n_embd};
+  const MatrixShape inward{
+      .input_width = spec.n_embd, .output_width = spec.moe.n_ff_shared, .only_multiplied = true};
+  const MatrixShape outward{
+      .input_width = spec.moe.n_ff_shared, .output_width = spec.n_embd, .only_multiplied = true};
   WL_ASSIGN_OR_RETURN(shared_gate_input_,
                       loader.LoadMatrix(LayerTensorName(layer, "ffn_gate_inp_shexp"),
                                         {.input_width = spec.n_embd}));
