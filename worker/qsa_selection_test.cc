@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "worker/forwarding_backend_fakes.h"
 #include "worker/golden_pipeline.h"
 
 namespace warpline {
@@ -18,20 +19,20 @@ namespace {
 using Selections = std::vector<std::vector<int32_t>>;  // of rows; {-1}: all
 
 // The CPU back end, with an ear on what its indexer says.
-class ListeningBackend final : public Backend {
+class ListeningBackend final : public ForwardingBackend {
  public:
-  explicit ListeningBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  using ForwardingBackend::ForwardingBackend;
 
   // Of each sparse layer, in order, what the rows of all steps chose.
   const std::vector<Selections>& heard() const { return heard_; }
 
   absl::Status QsaIndexSelect(const QsaIndexSelectArgs& args) override {
-    WL_RETURN_IF_ERROR(inner_->QsaIndexSelect(args));
+    WL_RETURN_IF_ERROR(ForwardingBackend::QsaIndexSelect(args));
     const size_t stride = 1 + static_cast<size_t>(args.most_blocks);
     std::vector<int32_t> values(static_cast<size_t>(args.q.row_count) * stride);
     const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(values.data()),
                                     values.size() * sizeof(int32_t));
-    WL_RETURN_IF_ERROR(inner_->Download(*args.selection, 0, bytes));
+    WL_RETURN_IF_ERROR(Download(*args.selection, 0, bytes));
     if (layer_ == heard_.size()) heard_.emplace_back();
     for (size_t row = 0; row < values.size(); row += stride) {
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row);
@@ -46,55 +47,10 @@ class ListeningBackend final : public Backend {
   }
   absl::Status BeginStep(const StepArgs& args) override {
     layer_ = 0;
-    return inner_->BeginStep(args);
+    return ForwardingBackend::BeginStep(args);
   }
-
-  std::string Describe() const override { return inner_->Describe(); }
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t byte_count) override {
-    return inner_->Allocate(byte_count);
-  }
-  absl::Status Upload(absl::Span<const uint8_t> bytes, Buffer& buffer, int64_t offset) override {
-    return inner_->Upload(bytes, buffer, offset);
-  }
-  absl::Status Download(const Buffer& buffer, int64_t offset, absl::Span<uint8_t> bytes) override {
-    return inner_->Download(buffer, offset, bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Weight>> LoadWeight(const WeightArgs& args) override {
-    return inner_->LoadWeight(args);
-  }
-  absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheArgs& args) override {
-    return inner_->CreateKvCache(args);
-  }
-  absl::StatusOr<std::unique_ptr<SlotState>> CreateSlotState(const SlotStateArgs& args) override {
-    return inner_->CreateSlotState(args);
-  }
-  absl::Status Reserve(int64_t max_rows, int64_t max_context) override {
-    return inner_->Reserve(max_rows, max_context);
-  }
-  absl::Status EndStep() override { return inner_->EndStep(); }
-  absl::Status Embed(const EmbedArgs& args) override { return inner_->Embed(args); }
-  absl::Status NormConvert(const NormConvertArgs& args) override {
-    return inner_->NormConvert(args);
-  }
-  absl::Status Linear(const LinearArgs& args) override { return inner_->Linear(args); }
-  absl::Status QkvRopeStore(const QkvRopeStoreArgs& args) override {
-    return inner_->QkvRopeStore(args);
-  }
-  absl::Status Attention(const AttentionArgs& args) override { return inner_->Attention(args); }
-  absl::Status QsaAttend(const QsaAttendArgs& args) override { return inner_->QsaAttend(args); }
-  absl::Status DenseFfn(const DenseFfnArgs& args) override { return inner_->DenseFfn(args); }
-  absl::Status MoeFfn(const MoeFfnArgs& args) override { return inner_->MoeFfn(args); }
-  absl::Status HyperMix(const HyperMixArgs& args) override { return inner_->HyperMix(args); }
-  absl::Status HyperCombine(const HyperCombineArgs& args) override {
-    return inner_->HyperCombine(args);
-  }
-  absl::Status Ple(const PleArgs& args) override { return inner_->Ple(args); }
-  absl::Status DeltaPrep(const DeltaPrepArgs& args) override { return inner_->DeltaPrep(args); }
-  absl::Status DeltaRun(const DeltaRunArgs& args) override { return inner_->DeltaRun(args); }
-  absl::Status Head(const HeadArgs& args) override { return inner_->Head(args); }
 
  private:
-  const std::unique_ptr<Backend> inner_;
   size_t layer_ = 0;
   std::vector<Selections> heard_;
 };

@@ -205,7 +205,7 @@ void StageExecutor::RunBegin(BeginTask task) {
   LogInfo("serving stage=", assignment_.stage, " layers=", assignment_.layers.begin, "..",
           assignment_.layers.end, " epoch=", assignment_.epoch,
           " weight_mib=", model_->weight_bytes() >> 20, " cache_mib=", model_->cache_bytes() >> 20,
-          " edge=", edge.empty() ? "none" : edge);
+          " edge=", edge.empty() ? "none" : edge, model_->DeviceMemoryLine());
   NotifySupervisor("STATUS=serving");
   v1::ControlReply reply;
   v1::Serving& serving = *reply.mutable_serving();

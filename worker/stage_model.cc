@@ -1,11 +1,14 @@
 #include "worker/stage_model.h"
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "model/device_bytes.h"
 #include "model/state_bytes.h"
 #include "worker/layers/hyper_connection.h"
 #include "worker/layers/hyper_layer.h"
@@ -70,6 +73,16 @@ CacheFormat FormatOf(KvType type) {
   return CacheFormat::kF32;
 }
 
+int64_t MiB(int64_t bytes) { return bytes >> 20; }
+
+absl::Status NoRoom(const DeviceBytes& planned, const DeviceMemory& memory) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the device has ", MiB(memory.free), " MiB free of ", MiB(memory.total),
+      ", this stage needs about ", MiB(planned.sum()), " MiB: weights ", MiB(planned.weights),
+      ", caches ", MiB(planned.caches), ", steps ", MiB(planned.step),
+      "; a smaller -c, --parallel or --chunk, --kv-type q8_0 or more workers need less"));
+}
+
 class LoadedStage final : public StageModel {
  public:
   LoadedStage(const ModelSpec& spec, const StageModelOptions& options, Backend& backend)
@@ -82,12 +95,13 @@ class LoadedStage final : public StageModel {
                 .max_rows = options.max_rows,
                 .n_vocab = spec.n_vocab}) {}
 
-  absl::Status LoadAll(const GgufFile& file, const std::function<void(double)>& progress);
+  absl::Status Load(const GgufFile& file, const std::function<void(double)>& progress);
 
   bool is_first() const override { return options_.layers.begin == 0; }
   bool is_last() const override { return options_.layers.end == spec_.n_layer; }
   int64_t weight_bytes() const override { return weight_bytes_; }
   int64_t cache_bytes() const override { return cache_bytes_; }
+  std::string DeviceMemoryLine() const override { return device_memory_line_; }
 
   absl::Status ResetSlot(int kv_slot) override;
   absl::Status ResetAllSlots() override;
@@ -99,11 +113,14 @@ class LoadedStage final : public StageModel {
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
 
  private:
+  absl::Status LoadAll(const GgufFile& file, const std::function<void(double)>& progress);
   bool is_wide() const { return spec_.hyper.stream_count > 1; }
   bool has_ngram_layer() const {
     return spec_.ple.layer >= options_.layers.begin && spec_.ple.layer < options_.layers.end;
   }
   absl::Status LoadEnds(WeightLoader& loader);
+  absl::Status RunDrySteps();
+  absl::Status RunDryStep(StepKind kind, int sequence_count, int rows_each);
   absl::Status FetchNgrams(const Step& step);
   absl::Status CheckStep(const Step& step, absl::Span<const float> in, absl::Span<float> out) const;
   absl::Status RunLayers(const Tensor& residual, absl::Span<const float> in);
@@ -127,10 +144,36 @@ class LoadedStage final : public StageModel {
   std::unique_ptr<Buffer> logits_;   // [max_logit_rows, n_vocab], last stage
   int64_t weight_bytes_ = 0;
   int64_t cache_bytes_ = 0;
+  std::string device_memory_line_;
   int row_count_ = 0;               // of the step that Forward ran last; 0 after a failure
   std::vector<int32_t> token_ids_;  // of the step, row by row
   std::vector<StepSequence> sequences_;
 };
+
+absl::Status LoadedStage::Load(const GgufFile& file, const std::function<void(double)>& progress) {
+  WL_ASSIGN_OR_RETURN(const std::optional<DeviceMemory> before, backend_.Memory());
+  if (!before.has_value()) return LoadAll(file, progress);
+  const DeviceBytes planned = DeviceBytesOf(file, spec_,
+                                            {.layers = options_.layers,
+                                             .format = FormatOf(options_.kv_type),
+                                             .page_count = options_.page_count,
+                                             .slot_count = options_.slot_count,
+                                             .max_rows = options_.max_rows,
+                                             .max_context = options_.max_context});
+  // What steps take is an estimate, which must not refuse what would fit.
+  if (planned.weights + planned.caches > before->free) return NoRoom(planned, *before);
+  absl::Status loaded = LoadAll(file, progress);
+  if (loaded.ok()) loaded = RunDrySteps();
+  if (absl::IsResourceExhausted(loaded))
+    return Annotate(NoRoom(planned, *before), loaded.message());
+  WL_RETURN_IF_ERROR(loaded);
+  WL_ASSIGN_OR_RETURN(const std::optional<DeviceMemory> after, backend_.Memory());
+  device_memory_line_ = absl::StrCat(
+      " device_taken_mib=", MiB(before->free - after->free), " planned_mib=", MiB(planned.sum()),
+      " device_used_mib=", MiB(after->total - after->free), " device_free_mib=", MiB(after->free));
+  if (progress) progress(1);
+  return absl::OkStatus();
+}
 
 absl::Status LoadedStage::LoadAll(const GgufFile& file,
                                   const std::function<void(double)>& progress) {
@@ -175,16 +218,62 @@ absl::Status LoadedStage::LoadEnds(WeightLoader& loader) {
   } else {
     WL_ASSIGN_OR_RETURN(output_gamma_, loader.LoadVector("output_norm.weight", spec_.n_embd));
   }
+  MatrixShape head_shape = shape;
+  head_shape.only_multiplied = true;
   if (!spec_.tied_embeddings) {
     const Bias bias = spec_.architecture == Architecture::kQwen2 ? Bias::kIfPresent : Bias::kNone;
-    WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("output", shape, bias));
+    WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("output", head_shape, bias));
   } else if (!is_first()) {
-    WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("token_embd", shape));
+    WL_ASSIGN_OR_RETURN(head_, loader.LoadMatrix("token_embd", head_shape));
   }
   const int64_t logit_count = int64_t{options_.max_logit_rows} * spec_.n_vocab;
   WL_ASSIGN_OR_RETURN(logits_,
                       backend_.Allocate(logit_count * static_cast<int64_t>(sizeof(float))));
   return absl::OkStatus();
+}
+
+// Steps on tokens that nobody asked for, of the largest shapes and of those that come most often:
+// what a device allocates and records in its first steps is there before the first request.
+absl::Status LoadedStage::RunDrySteps() {
+  const int64_t prompt_rows = std::min(
+      {int64_t{options_.max_rows}, options_.max_context, options_.page_count * kPageTokens});
+  WL_RETURN_IF_ERROR(RunDryStep(StepKind::kPrompt, 1, static_cast<int>(prompt_rows)));
+  // A shape is recorded when it comes for the second time, and the largest one makes the room.
+  constexpr int kTimes = 2;
+  for (int rows = std::min(options_.slot_count, options_.max_rows); rows > 0; rows /= 2) {
+    for (int time = 0; time < kTimes; ++time) {
+      WL_RETURN_IF_ERROR(RunDryStep(StepKind::kDecode, rows, 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::RunDryStep(StepKind kind, int sequence_count, int rows_each) {
+  Step step{.kind = kind};
+  for (int slot = 0; slot < sequence_count; ++slot) {
+    StepEntry entry{.kv_slot = slot};
+    for (int row = 0; row < rows_each; ++row) {
+      entry.token_ids.push_back((slot + row) % spec_.n_vocab);
+    }
+    // Nobody reads these pages, so sequences of one row each may share one.
+    for (int64_t page = 0; page * kPageTokens < rows_each; ++page) {
+      entry.new_pages.push_back(static_cast<int32_t>((slot + page) % options_.page_count));
+    }
+    step.entries.push_back(std::move(entry));
+  }
+  const int row_count = step.RowCount();
+  const size_t value_count = static_cast<size_t>(row_count) * spec_.residual_width;
+  const std::vector<float> in(is_first() ? 0 : value_count);
+  std::vector<float> out(is_last() ? 0 : value_count);
+  WL_RETURN_IF_ERROR(Forward(step, in, absl::MakeSpan(out)));
+  if (is_last()) {
+    std::vector<int32_t> rows(std::min(row_count, options_.max_logit_rows));
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<float> logits(rows.size() * static_cast<size_t>(spec_.n_vocab));
+    WL_RETURN_IF_ERROR(Logits(rows, absl::MakeSpan(logits)));
+  }
+  row_count_ = 0;
+  return ResetAllSlots();
 }
 
 int64_t LoadedStage::CacheBytes() const {
@@ -325,7 +414,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> StageModel::Load(
     const std::function<void(double)>& progress) {
   WL_RETURN_IF_ERROR(CheckOptions(options, spec));
   auto stage = std::make_unique<LoadedStage>(spec, options, backend);
-  WL_RETURN_IF_ERROR(stage->LoadAll(file, progress));
+  WL_RETURN_IF_ERROR(stage->Load(file, progress));
   return stage;
 }
 

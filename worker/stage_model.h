@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,7 +38,8 @@ struct StageModelOptions {
 class StageModel {
  public:
   // `progress` is called with 0..1 while weights load. Only the tensors of the range are read: the
-  // embedding on the first stage, output norm and head on the last.
+  // embedding on the first stage, output norm and head on the last. FailedPrecondition, with the
+  // numbers, where the device has not enough memory.
   static absl::StatusOr<std::unique_ptr<StageModel>> Load(
       const GgufFile& file, const ModelSpec& spec, const StageModelOptions& options,
       Backend& backend, const std::function<void(double)>& progress);
@@ -47,6 +49,9 @@ class StageModel {
   virtual bool is_last() const = 0;
   virtual int64_t weight_bytes() const = 0;
   virtual int64_t cache_bytes() const = 0;
+  // For the log: what the stage took of the memory of its device, and what was planned. Empty
+  // where the device has none of its own.
+  virtual std::string DeviceMemoryLine() const { return ""; }
 
   // Makes the slot empty: no pages, no state.
   virtual absl::Status ResetSlot(int kv_slot) = 0;

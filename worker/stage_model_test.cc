@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "worker/forwarding_backend_fakes.h"
 #include "worker/golden_pipeline.h"
 
 namespace warpline {
@@ -388,6 +390,97 @@ TEST_F(StageModelTest, ProgressRisesToOne) {
   // The bytes of all tensors add up before the end is announced.
   EXPECT_EQ(progress[progress.size() - 2], 1);
   EXPECT_EQ(progress.back(), 1);
+}
+
+// The CPU back end as a device with memory of its own, which writes down the steps it is given.
+class FakeDevice final : public ForwardingBackend {
+ public:
+  FakeDevice(std::unique_ptr<Backend> inner, int64_t free_bytes, std::vector<std::string>& steps)
+      : ForwardingBackend(std::move(inner)), free_bytes_(free_bytes), steps_(steps) {}
+
+  absl::StatusOr<std::optional<DeviceMemory>> Memory() const override {
+    return DeviceMemory{.total = int64_t{1} << 30, .free = free_bytes_};
+  }
+  absl::Status BeginStep(const StepArgs& args) override {
+    steps_.push_back(absl::StrCat(args.kind == StepKind::kDecode ? "decode" : "prompt", " of ",
+                                  args.token_ids.size(), " rows, ", args.sequences.size(),
+                                  " sequences"));
+    return ForwardingBackend::BeginStep(args);
+  }
+
+ private:
+  const int64_t free_bytes_;
+  std::vector<std::string>& steps_;
+};
+
+PipelineOptions OnFakeDevice(std::vector<std::string>& steps) {
+  return {.slot_count = 5,
+          .page_count = 4,
+          .max_rows = 100,
+          .wrap_backend = [&steps](std::unique_ptr<Backend> inner) {
+            return std::make_unique<FakeDevice>(std::move(inner), int64_t{1} << 30, steps);
+          }};
+}
+
+// What a device allocates in its first steps must be there before the first request.
+TEST(DryStepsTest, ADeviceRunsTheLargestShapesBeforeItServes) {
+  const GoldenCase golden = ReadGoldenCase("families/llama-plain");
+  std::vector<std::string> steps;
+  const GoldenPipeline pipeline(golden.model_path, OnFakeDevice(steps));
+  EXPECT_THAT(steps, testing::ElementsAre(
+                         "prompt of 100 rows, 1 sequences", "decode of 5 rows, 5 sequences",
+                         "decode of 5 rows, 5 sequences", "decode of 2 rows, 2 sequences",
+                         "decode of 2 rows, 2 sequences", "decode of 1 rows, 1 sequences",
+                         "decode of 1 rows, 1 sequences"));
+}
+
+TEST(DryStepsTest, LeaveNothingBehind) {
+  const GoldenCase golden = ReadGoldenCase("families/llama-plain");
+  const std::vector<int> chunks = ChunksOf(static_cast<int>(golden.tokens.size()), 64);
+  const std::vector<int32_t> pages = ShuffledPages(4, 1);
+  std::vector<std::string> steps;
+  PipelineOptions options = OnFakeDevice(steps);
+  options.split = {1};
+  GoldenPipeline on_device(golden.model_path, options);
+  options.wrap_backend = nullptr;
+  GoldenPipeline plain(golden.model_path, options);
+  const auto got = on_device.RunSequence(golden.tokens, chunks, 0, pages);
+  const auto expected = plain.RunSequence(golden.tokens, chunks, 0, pages);
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_TRUE(SameBits(*got, *expected));
+}
+
+TEST(DeviceMemoryTest, IsShownBesideThePlan) {
+  const GoldenCase golden = ReadGoldenCase("families/llama-plain");
+  std::vector<std::string> steps;
+  GoldenPipeline pipeline(golden.model_path, OnFakeDevice(steps));
+  EXPECT_THAT(pipeline.stage(0).DeviceMemoryLine(),
+              testing::MatchesRegex(" device_taken_mib=0 planned_mib=[0-9]+ device_used_mib=0 "
+                                    "device_free_mib=1024"));
+  GoldenPipeline plain(golden.model_path, {});
+  EXPECT_EQ(plain.stage(0).DeviceMemoryLine(), "");
+}
+
+TEST(DeviceMemoryTest, RefusesWithTheNumbersWhatDoesNotFit) {
+  const GoldenCase golden = ReadGoldenCase("families/llama-plain");
+  const auto file = GgufFile::Open(golden.model_path);
+  ASSERT_TRUE(file.ok());
+  const auto spec = ModelSpec::FromGguf(**file);
+  ASSERT_TRUE(spec.ok());
+  auto cpu = CreateCpuBackend({.thread_count = 1});
+  ASSERT_TRUE(cpu.ok());
+  std::vector<std::string> steps;
+  FakeDevice device(*std::move(cpu), 3 << 20, steps);
+  const auto stage = StageModel::Load(
+      **file, *spec, {.layers = {0, spec->n_layer}, .page_count = 100'000, .max_context = 640},
+      device, nullptr);
+  EXPECT_EQ(stage.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(stage.status().message()),
+              testing::MatchesRegex("the device has 3 MiB free of 1024, this stage needs about "
+                                    "[0-9]+ MiB: weights [0-9]+, caches [0-9]+, steps [0-9]+; a "
+                                    "smaller -c, --parallel or --chunk, .*"));
+  EXPECT_TRUE(steps.empty());
 }
 
 }  // namespace

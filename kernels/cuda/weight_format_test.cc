@@ -17,6 +17,7 @@
 #include "kernels/cuda/repack.h"
 #include "kernels/quant_decode.h"
 #include "kernels/quant_grids.h"
+#include "model/device_bytes.h"
 
 namespace warpline::cuda {
 namespace {
@@ -442,6 +443,14 @@ TEST_P(WeightFormatTest, WritesEveryByteAndStaysSmall) {
   const double ratio = static_cast<double>(first.size()) / static_cast<double>(matrix.raw.size());
   EXPECT_LE(ratio, type == QuantType::kTQ1_0 ? 66.0 / 54.0 : 1.10);
   RecordProperty("bytes_per_256_values", static_cast<int>(first.size() / 32));
+}
+
+// The plan of memory has a table of its own, since it knows no kernels.
+TEST_P(WeightFormatTest, TakesWhatIsPlanned) {
+  const QuantType type = GetParam();
+  for (const int64_t k : {256, 512, 768, 2048}) {
+    EXPECT_EQ(PackedBytes(type, 40, k), 3 * RowBlockBytes(PackedShapeOf(type), k)) << k;
+  }
 }
 
 }  // namespace
