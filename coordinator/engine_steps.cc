@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "coordinator/engine.h"
+#include "proto/stage_protocol.h"
 
 namespace warpline {
 namespace {
@@ -44,7 +45,8 @@ void Engine::OnResult(const v1::StepResult& result) {
   }
   for (const v1::SampledToken& token : result.tokens()) {
     Sequence* const sequence = FindLive(token.sequence_id(), token.generation());
-    if (sequence == nullptr || !sequence->awaits_token()) {
+    if (sequence == nullptr) continue;  // It ended while the step was under way.
+    if (!sequence->awaits_token()) {
       metrics_.CountStaleResult();
     } else {
       AcceptToken(*sequence, token.token_id());
@@ -194,7 +196,8 @@ void Engine::Dispatch() {
            .token_count = sequence->token_count(),
            .last_step_id = sequence->last_step_id,
            .max_chunk_rows = request.logits_from < 0 ? options_.max_chunk_rows : max_logit_rows_,
-           .blocked = request.sink != nullptr && request.sink->Blocked()});
+           .blocked = request.sink != nullptr && request.sink->Blocked(),
+           .may_run_ahead = pipeline_.stage_count() == 1 && sequence->may_run_ahead()});
       schedulable_sequences_.push_back(sequence.get());
     }
     const std::optional<ChosenStep> chosen = ChooseStep(schedulable_, in_flight_counts_, limits_);
@@ -217,8 +220,12 @@ void Engine::SendChosen(const ChosenStep& chosen) {
     entry.set_generation(sequence.slot.generation);
     entry.set_kv_slot(sequence.slot.kv_slot);
     entry.set_position(sequence.scheduled_count);
-    const auto first = sequence.tokens.begin() + sequence.scheduled_count;
-    entry.mutable_token_ids()->Add(first, first + rows.row_count);
+    if (sequence.scheduled_count < sequence.token_count()) {
+      const auto first = sequence.tokens.begin() + sequence.scheduled_count;
+      entry.mutable_token_ids()->Add(first, first + rows.row_count);
+    } else {
+      entry.add_token_ids(kTokenDrawnBefore);
+    }
     sequence.scheduled_count += rows.row_count;
     const int64_t pages_needed = PagesFor(sequence.scheduled_count);
     for (; sequence.pages_sent < pages_needed; ++sequence.pages_sent) {

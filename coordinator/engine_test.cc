@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "coordinator/fakes.h"
+#include "proto/stage_protocol.h"
 
 namespace warpline {
 namespace {
@@ -28,12 +29,13 @@ constexpr int kChunk = 8;
 // Keeps what a sequence gave.
 class RecordingSink final : public SequenceSink {
  public:
+  explicit RecordingSink(int32_t stop_at) : stop_at_(stop_at) {}
   void OnAccepted() override {}
   Verdict OnToken(int32_t token_id) override {
     MutexLock lock(mutex_);
     tokens_.push_back(token_id);
     changed_.NotifyAll();
-    return Verdict::kContinue;
+    return token_id == stop_at_ ? Verdict::kStop : Verdict::kContinue;
   }
   void OnFinished(const absl::Status& status, FinishKind) override {
     MutexLock lock(mutex_);
@@ -64,6 +66,7 @@ class RecordingSink final : public SequenceSink {
   }
 
  private:
+  const int32_t stop_at_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
@@ -141,8 +144,8 @@ class EngineTest : public testing::Test {
   }
 
   std::shared_ptr<RecordingSink> Submit(int64_t prompt, int64_t max_tokens, int32_t first = 1,
-                                        uint64_t* id = nullptr) {
-    auto sink = std::make_shared<RecordingSink>();
+                                        uint64_t* id = nullptr, int32_t stop_at = -1) {
+    auto sink = std::make_shared<RecordingSink>(stop_at);
     SequenceRequest request{.max_tokens = max_tokens, .sink = sink};
     for (int64_t index = 0; index < prompt; ++index) {
       request.tokens.push_back(static_cast<int32_t>(first + index % 100));
@@ -200,6 +203,43 @@ TEST_F(EngineTest, EachTokenFeedsTheNextStep) {
   const auto sink = Submit(3, 4, 10);
   EXPECT_TRUE(sink->AwaitEnd().ok());
   EXPECT_THAT(sink->tokens(), ElementsAre(13, 14, 15, 16));
+}
+
+TEST_F(EngineTest, TheOnlyStageIsSentOneStepAheadOfItsTokens) {
+  Start();
+  ASSERT_TRUE(AwaitReady());
+  worker_->Behave({.hold_results = true});
+  const size_t before = worker_->Received().size();
+  const auto fed_since = [before](const std::vector<v1::EdgeMessage>& all) {
+    std::vector<std::pair<int64_t, int32_t>> fed;
+    for (size_t index = before; index < all.size(); ++index) {
+      if (!all[index].has_step()) continue;
+      const v1::StepEntryMessage& entry = all[index].step().entries(0);
+      EXPECT_TRUE(entry.sample());
+      fed.emplace_back(entry.position(), entry.token_ids(0));
+    }
+    return fed;
+  };
+  const auto sink = Submit(1, 4, 10);
+  EXPECT_TRUE(worker_->Await([&](const auto& all) { return fed_since(all).size() == 2; }));
+  EXPECT_THAT(fed_since(worker_->Received()),
+              ElementsAre(std::pair(0, 10), std::pair(1, kTokenDrawnBefore)));
+  worker_->ReleaseResults();
+  EXPECT_TRUE(sink->AwaitEnd().ok());
+  EXPECT_THAT(sink->tokens(), ElementsAre(11, 12, 13, 14));
+  EXPECT_EQ(fed_since(worker_->Received()).size(), 4u) << "the last token is never fed";
+}
+
+TEST_F(EngineTest, WhatWasSentAheadOfTheEndIsDroppedWithoutAWord) {
+  Start();
+  ASSERT_TRUE(AwaitReady());
+  for (int round = 0; round < 3; ++round) {
+    const auto sink = Submit(1, 100, 10, /*id=*/nullptr, /*stop_at=*/15);
+    EXPECT_TRUE(sink->AwaitEnd().ok());
+    EXPECT_THAT(sink->tokens(), ElementsAre(11, 12, 13, 14, 15));
+  }
+  EXPECT_TRUE(AwaitMetric("warpline_slots_used 0"));
+  EXPECT_TRUE(AwaitMetric("warpline_stale_results_total 0"));
 }
 
 TEST_F(EngineTest, AMismatchInTheHelloIsNamedWithBothValues) {

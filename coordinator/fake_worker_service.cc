@@ -125,7 +125,9 @@ void FakeWorker::Answer(const v1::StepMessage& step) {
   v1::StepResult result;
   result.set_epoch(step.epoch());
   result.set_step_id(step.step_id());
-  for (const v1::StepEntryMessage& entry : step.entries()) {
+  for (v1::StepEntryMessage entry : step.entries()) {
+    int32_t& drawn = drawn_[entry.sequence_id()];
+    if (entry.token_ids(0) == kTokenDrawnBefore) entry.set_token_ids(0, drawn);
     if (behaviour_.fails != nullptr && behaviour_.fails(entry)) {
       v1::StepFailure& failure = *reply.mutable_failure();
       failure.set_epoch(step.epoch());
@@ -142,7 +144,8 @@ void FakeWorker::Answer(const v1::StepMessage& step) {
     v1::SampledToken& token = *result.add_tokens();
     token.set_sequence_id(entry.sequence_id());
     token.set_generation(entry.generation());
-    token.set_token_id(entry.token_ids(entry.token_ids_size() - 1) + 1);
+    drawn = entry.token_ids(entry.token_ids_size() - 1) + 1;
+    token.set_token_id(drawn);
   }
   *reply.mutable_result() = std::move(result);
   if (behaviour_.hold_results) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +60,7 @@ class FakeWorker final : public v1::Stage::Service {
   ControlStream* control_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<v1::ControlReply> held_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::EdgeMessage> received_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, int32_t> drawn_ ABSL_GUARDED_BY(mutex_);  // last, for each sequence
   std::atomic<int> assignments_{0};
   std::unique_ptr<grpc::Server> server_;
 };

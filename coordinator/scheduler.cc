@@ -10,8 +10,9 @@ bool HasPromptRows(const SchedulableSequence& sequence) {
 }
 
 bool HasDecodeRow(const SchedulableSequence& sequence) {
-  return sequence.scheduled_count >= sequence.prompt_end &&
-         sequence.token_count > sequence.scheduled_count && !sequence.blocked;
+  const int64_t end = sequence.token_count + (sequence.may_run_ahead ? 1 : 0);
+  return sequence.scheduled_count >= sequence.prompt_end && end > sequence.scheduled_count &&
+         !sequence.blocked;
 }
 
 std::optional<ChosenStep> PromptStep(absl::Span<const SchedulableSequence> sequences,
@@ -32,7 +33,7 @@ std::optional<ChosenStep> PromptStep(absl::Span<const SchedulableSequence> seque
 
 std::optional<ChosenStep> DecodeStep(absl::Span<const SchedulableSequence> sequences,
                                      const InFlight& in_flight, const SchedulerLimits& limits) {
-  if (in_flight.decode_steps >= limits.stage_count) return std::nullopt;
+  if (in_flight.decode_steps >= limits.max_decode_steps()) return std::nullopt;
   std::vector<int> ready;
   int decoding = 0;
   for (int index = 0; index < static_cast<int>(sequences.size()); ++index) {

@@ -2,6 +2,7 @@
 // the engine carries out what is chosen here.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -21,12 +22,17 @@ struct SchedulableSequence {
   uint64_t last_step_id = 0;   // Of its latest step; 0: none yet.
   int64_t max_chunk_rows = 0;  // Of this sequence, at most that of the engine.
   bool blocked = false;        // Its reader is behind: nothing further for now.
+  // The token after the known ones is being drawn, and its row may be sent before it is known.
+  bool may_run_ahead = false;
 };
 
 struct SchedulerLimits {
   int stage_count = 1;
   int max_chunk_rows = 512;
   int max_decode_rows = 8;
+  // One step for each stage to compute; a single stage, which knows what it draws, finds its next
+  // one waiting.
+  int max_decode_steps() const { return std::max(2, stage_count); }
   // One step for each stage to compute, and one that waits at the first.
   int max_steps() const { return stage_count + 1; }
 };
@@ -49,8 +55,9 @@ struct ChosenStep {
 
 // Nothing when no step may be sent now. Prompts are read in chunks without waiting for the chunk
 // before; among several prompts the one served longest ago comes first. Decoding sequences go into
-// as many micro-batches as there are stages. Where both could go, prompt and decode steps
-// alternate.
+// as many micro-batches as there are stages; on a single stage all of them share one, and the next
+// one may follow before the tokens of the last are known. Where both could go, prompt and decode
+// steps alternate.
 std::optional<ChosenStep> ChooseStep(absl::Span<const SchedulableSequence> sequences,
                                      const InFlight& in_flight, const SchedulerLimits& limits);
 

@@ -43,7 +43,8 @@ std::string Text(const std::optional<ChosenStep>& step) {
 }
 
 // Runs the choices against a pipeline in which each step takes as many ticks as there are stages: a
-// plain model of what the engine does, with a log of every choice.
+// plain model of what the engine does, with a log of every choice. A single stage knows what it
+// draws.
 class Simulation {
  public:
   Simulation(std::vector<SchedulableSequence> sequences, SchedulerLimits limits)
@@ -52,14 +53,14 @@ class Simulation {
   // Sends all that may be sent now.
   std::vector<std::string> Fill() {
     std::vector<std::string> log;
-    while (const auto step = ChooseStep(sequences_, counts_, limits_)) {
+    while (const auto step = Choose()) {
       ++last_step_;
       Sent sent{.kind = step->kind};
       for (const ChosenRows& rows : step->rows) {
         SchedulableSequence& sequence = sequences_[rows.index];
         sequence.scheduled_count += rows.row_count;
         sequence.last_step_id = last_step_;
-        if (sequence.scheduled_count == sequence.token_count) sent.drawn_for.push_back(rows.index);
+        if (AwaitsToken(sequence)) sent.drawn_for.push_back(rows.index);
       }
       ++counts_.steps;
       if (step->kind == StepKind::kDecode) ++counts_.decode_steps;
@@ -81,6 +82,16 @@ class Simulation {
   std::vector<SchedulableSequence>& sequences() { return sequences_; }
 
  private:
+  static bool AwaitsToken(const SchedulableSequence& sequence) {
+    return sequence.scheduled_count >= sequence.token_count;
+  }
+  std::optional<ChosenStep> Choose() {
+    for (SchedulableSequence& sequence : sequences_) {
+      sequence.may_run_ahead = limits_.stage_count == 1 && AwaitsToken(sequence);
+    }
+    return ChooseStep(sequences_, counts_, limits_);
+  }
+
   struct Sent {
     StepKind kind = StepKind::kPrompt;
     std::vector<int> drawn_for;
@@ -110,9 +121,9 @@ TEST(SchedulerTest, AtMostOneStepMoreThanStagesIsInFlight) {
   EXPECT_THAT(run.Fill(), ElementsAre("P0:4"));
 }
 
-TEST(SchedulerTest, DecodingSequencesShareOneMicroBatchOnOneStage) {
+TEST(SchedulerTest, OnOneStageTheNextMicroBatchWaitsBehindTheOneThatComputes) {
   Simulation run({Decoding(5), Decoding(9), Decoding(3)}, {.stage_count = 1});
-  EXPECT_THAT(run.Fill(), ElementsAre("D0,1,2"));
+  EXPECT_THAT(run.Fill(), ElementsAre("D0,1,2", "D0,1,2"));
   run.EndOldest();
   EXPECT_THAT(run.Fill(), ElementsAre("D0,1,2"));
 }
@@ -128,19 +139,30 @@ TEST(SchedulerTest, DecodingSequencesSplitIntoAsManyMicroBatchesAsStages) {
 }
 
 TEST(SchedulerTest, ANewcomerJoinsTheMicroBatches) {
-  Simulation run({Decoding(5), Reading(4)}, {.stage_count = 1, .max_chunk_rows = 4});
+  Simulation run({Decoding(5), Decoding(5), Reading(4)}, {.stage_count = 2, .max_chunk_rows = 4});
+  EXPECT_THAT(run.Fill(), ElementsAre("P2:4", "D0,1")) << "a place is left for the newcomer";
+  run.EndOldest();
+  EXPECT_THAT(run.Fill(), ElementsAre("D2"));
+  run.EndOldest();
+  EXPECT_THAT(run.Fill(), ElementsAre("D0,1"));
+}
+
+TEST(SchedulerTest, ANewcomerSharesTheOneMicroBatchFromItsFirstTokenOn) {
+  Simulation run({Decoding(5), Reading(8)}, {.stage_count = 1, .max_chunk_rows = 4});
   EXPECT_THAT(run.Fill(), ElementsAre("P1:4", "D0"));
   run.EndOldest();
-  EXPECT_THAT(run.Fill(), IsEmpty()) << "one micro-batch is under way, the newcomer waits for it";
+  EXPECT_THAT(run.Fill(), ElementsAre("P1:4"));
   run.EndOldest();
-  EXPECT_THAT(run.Fill(), ElementsAre("D1,0"));
+  EXPECT_THAT(run.Fill(), ElementsAre("D0,1")) << "its first token is still being drawn";
+  run.EndOldest();
+  EXPECT_THAT(run.Fill(), ElementsAre("D0,1"));
 }
 
 TEST(SchedulerTest, NeverMoreRowsThanAStepMayHave) {
   Simulation run({Decoding(2), Decoding(2), Decoding(2)}, {.stage_count = 1, .max_decode_rows = 2});
-  EXPECT_THAT(run.Fill(), ElementsAre("D0,1"));
+  EXPECT_THAT(run.Fill(), ElementsAre("D0,1", "D2,0")) << "who waited longest goes first";
   run.EndOldest();
-  EXPECT_THAT(run.Fill(), ElementsAre("D2,0")) << "who waited longest goes first";
+  EXPECT_THAT(run.Fill(), ElementsAre("D1,0"));
 }
 
 TEST(SchedulerTest, PromptAndDecodeStepsAlternate) {

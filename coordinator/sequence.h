@@ -61,7 +61,7 @@ struct Sequence {
   SequenceRequest request;      // Its tokens have moved to `tokens`.
   std::vector<int32_t> tokens;  // The exact history: the prompt, then what was drawn.
   int64_t prompt_count = 0;
-  int64_t scheduled_count = 0;  // Rows that steps have carried.
+  int64_t scheduled_count = 0;  // Rows that steps have carried, at most one beyond `tokens`.
   int64_t cached_count = 0;     // Rows that went through every stage.
   int64_t logit_rows = 0;       // Rows of logits that have come.
   uint64_t last_step_id = 0;
@@ -82,7 +82,9 @@ struct Sequence {
   int64_t most_rows() const { return prompt_count + std::max<int64_t>(0, request.max_tokens - 1); }
   bool has_slot() const { return slot.generation != 0; }
   // All its rows are sent and the last stage draws the next token.
-  bool awaits_token() const { return request.max_tokens > 0 && scheduled_count == token_count(); }
+  bool awaits_token() const { return request.max_tokens > 0 && scheduled_count >= token_count(); }
+  // The row of the token that is being drawn has a place in the cache: it is not the last one.
+  bool may_run_ahead() const { return awaits_token() && token_count() < most_rows(); }
   int64_t expected_logit_rows() const {
     return request.logits_from < 0 ? 0 : prompt_count - request.logits_from;
   }

@@ -6,12 +6,16 @@
 namespace warpline {
 
 // Of Assign, Hello and EdgeHello; raised with every change of meaning in proto/stage.proto.
-constexpr uint32_t kStageProtocolVersion = 1;
+constexpr uint32_t kStageProtocolVersion = 2;
 
 // Steps that an edge may carry without an acknowledgement.
 constexpr uint32_t kEdgeSlots = 1     // computing: its rows are being made by the sender
                                 + 1   // arriving: sent, the receiver has not begun
                                 + 1;  // leaving: the receiver computes with it
+
+// In StepEntryMessage::token_ids: the token that the stage draws after the row before. The only
+// stage of a pipeline knows it before the coordinator does.
+constexpr int32_t kTokenDrawnBefore = -1;
 
 // Bounds of what an Assign may ask for.
 constexpr uint32_t kMaxSlots = 1024;

@@ -57,7 +57,8 @@ EdgeExpectation ExpectationFor(const StageAssignment& assignment, const StageFac
                      .max_context = assignment.max_context,
                      .max_chunk_rows = assignment.max_chunk_rows,
                      .width = facts.residual_width,
-                     .n_vocab = facts.n_vocab}};
+                     .n_vocab = facts.n_vocab,
+                     .draws = assignment.is_first() && assignment.is_last()}};
 }
 
 }  // namespace

@@ -353,6 +353,8 @@ Step StageExecutor::KeepRunnable(const Step& step, absl::Span<const float> in) {
       continue;
     }
     kept.entries.push_back(entry);
+    int32_t& first_id = kept.entries.back().token_ids.front();
+    if (first_id == kTokenDrawnBefore) first_id = found->second.drawn;
   }
   if (in.empty() || kept.entries.size() == step.entries.size()) return kept;
   first_row = 0;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/stage_protocol.h"
 #include "worker/fakes.h"
 
 namespace warpline {
@@ -130,6 +131,21 @@ TEST(StageExecutorTest, OnlyStageSamplesAndConfirmsTheClose) {
   stage.Close(7, 0);
   EXPECT_THAT(stage.FinishBrief(), ElementsAre("forward 7@0x2", "result 1 []", "forward 7@2x1",
                                                "result 2 [7:6]", "closed 7 slot 0"));
+}
+
+TEST(StageExecutorTest, FeedsWhatItDrewBeforeTheCoordinatorKnowsIt) {
+  // Where the token after the last has occurred, the penalty prefers the lowest id that has not:
+  // the draw after 1 tells that the history has the 0 and the 1 that were drawn.
+  Stage stage(true, true);
+  stage.Open(7, 0, {.temperature = 0, .frequency_penalty = 2, .penalty_window = -1});
+  stage.Open(8, 1);
+  stage.Run(1, {Entry(7, 0, 0, {2, 4, 3}, true), Entry(8, 1, 0, {6}, true)});
+  stage.Run(2,
+            {Entry(8, 1, 1, {kTokenDrawnBefore}, true), Entry(7, 0, 3, {kTokenDrawnBefore}, true)});
+  stage.Run(3, {Entry(7, 0, 4, {kTokenDrawnBefore}, true)});
+  EXPECT_THAT(stage.FinishBrief(),
+              ElementsAre("forward 7@0x3,8@0x1", "result 1 [7:0 8:7]", "forward 8@1x1,7@3x1",
+                          "result 2 [8:0 7:1]", "forward 7@4x1", "result 3 [7:5]"));
 }
 
 TEST(StageExecutorTest, PenaltiesSeeAllEarlierTokens) {

@@ -104,7 +104,7 @@ absl::Status StageOutput::Sample(const Step& step, StageModel& model, StageSeque
     WL_RETURN_IF_ERROR(model.Logits(rows, absl::MakeSpan(logits_.data(), count * width)));
     for (size_t index = 0; index < count; ++index) {
       const StepEntry& entry = *wanted[begin + index].entry;
-      const StageSequence& sequence = sequences.at(entry.key);
+      StageSequence& sequence = sequences.at(entry.key);
       const absl::StatusOr<int32_t> token =
           SampleToken(absl::MakeSpan(logits_.data() + index * width, width), sequence.sampling,
                       sequence.history, static_cast<int64_t>(sequence.history.size()));
@@ -112,6 +112,7 @@ absl::Status StageOutput::Sample(const Step& step, StageModel& model, StageSeque
         fail_entry_(step, entry, token.status());
         continue;
       }
+      sequence.drawn = *token;
       v1::SampledToken& drawn = *result.add_tokens();
       drawn.set_sequence_id(entry.key.sequence_id);
       drawn.set_generation(entry.key.generation);

@@ -18,6 +18,7 @@ struct StageSequence {
   SamplingParams sampling;
   int64_t logits_from = -1;
   std::vector<int32_t> history;  // token ids of all positions so far
+  int32_t drawn = 0;             // the token drawn last
 };
 
 using StageSequences = absl::flat_hash_map<SequenceKey, StageSequence>;

@@ -38,7 +38,7 @@ struct StepEntry {
   SequenceKey key;
   int kv_slot = 0;
   int64_t position = 0;            // of the first row
-  std::vector<int32_t> token_ids;  // one for each row
+  std::vector<int32_t> token_ids;  // one for each row; kTokenDrawnBefore until the step runs
   std::vector<int32_t> new_pages;  // appended to the slot's page list before the rows run
   bool sample = false;             // the last stage draws a token after the last row
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "proto/stage_protocol.h"
 
 namespace warpline {
 namespace {
@@ -126,7 +127,9 @@ absl::StatusOr<StepEntry> EdgeReader::TakeEntry(const v1::StepEntryMessage& mess
     return BadField("entry.position", entry.position,
                     absl::StrCat("room for ", row_count, " rows below ", limits_.max_context));
   }
+  const bool may_be_drawn = decode && limits_.draws && sequence.has_draw;
   for (const int32_t id : message.token_ids()) {
+    if (id == kTokenDrawnBefore && may_be_drawn) continue;
     if (id < 0 || id >= limits_.n_vocab) {
       return BadField("entry.token_ids", id, absl::StrCat("0 to ", limits_.n_vocab - 1));
     }
@@ -147,6 +150,7 @@ absl::StatusOr<StepEntry> EdgeReader::TakeEntry(const v1::StepEntryMessage& mess
   sequence.next_position += row_count;
   sequence.page_count = page_count;
   sequence.last_step = step.step_id();
+  sequence.has_draw = entry.sample;
   return entry;
 }
 

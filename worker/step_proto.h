@@ -26,6 +26,7 @@ struct EdgeLimits {
   int width = 0;
   int n_vocab = 0;
   int edge_slot_count = 0;
+  bool draws = false;  // on the only stage, which may be told to feed what it draws
   Payload payload = Payload::kNone;
 };
 
@@ -48,6 +49,7 @@ class EdgeReader {
     int64_t next_position = 0;
     int64_t page_count = 0;
     std::optional<uint64_t> last_step;
+    bool has_draw = false;  // after its last row
   };
 
   absl::StatusOr<StepEntry> TakeEntry(const v1::StepEntryMessage& message,

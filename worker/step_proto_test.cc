@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/stage_protocol.h"
+
 namespace warpline {
 namespace {
 
@@ -93,6 +95,34 @@ TEST(EdgeReaderTest, ConvertsAGoodStep) {
   EXPECT_TRUE(entry.sample);
   ASSERT_EQ(RowsOf(incoming->payload).size(), 65u * kWidth);
   EXPECT_EQ(RowsOf(incoming->payload)[1], 1.5f);
+}
+
+TEST(EdgeReaderTest, ATokenMayBeLeftToTheOnlyStageThatDrewOne) {
+  const struct {
+    bool draws, sampled, decode, taken;
+  } cases[] = {{true, true, true, true},
+               {false, true, true, false},
+               {true, false, true, false},
+               {true, true, false, false}};
+  for (const auto& one : cases) {
+    EdgeLimits limits = kLimits;
+    limits.draws = one.draws;
+    EdgeReader reader = OpenReader(limits);
+    v1::StepMessage first = GoodStep();
+    first.mutable_entries(0)->set_sample(one.sampled);
+    ASSERT_TRUE(reader.TakeStep(first).ok());
+    v1::StepMessage next;
+    next.set_epoch(3);
+    next.set_step_id(6);
+    if (one.decode) next.set_kind(v1::STEP_MESSAGE_KIND_DECODE);
+    AddEntry(next, 7, 1, 65, 1, {});
+    next.mutable_entries(0)->set_token_ids(0, kTokenDrawnBefore);
+    const absl::StatusOr<IncomingStep> incoming = reader.TakeStep(next);
+    EXPECT_EQ(incoming.ok(), one.taken) << incoming.status();
+    if (!one.taken) {
+      EXPECT_THAT(std::string(incoming.status().message()), HasSubstr("entry.token_ids is -1"));
+    }
+  }
 }
 
 TEST(EdgeReaderTest, TakesABiasForEachTokenAndNoMore) {

@@ -69,7 +69,7 @@ TEST_F(WorkerTest, RefusesAssignmentsThatDoNotFitAndWaitsForTheNext) {
   Start();
   const std::vector<BadAssign> cases = {
       {"version", [](auto& assign) { assign.set_protocol_version(77); },
-       "protocol_version is 77, this worker has 1"},
+       "protocol_version is 77, this worker has 2"},
       {"layer count", [](auto& assign) { assign.set_layer_count(9); },
        "layer_count is 9, this worker has 2"},
       {"width", [](auto& assign) { assign.set_width(7); }, "width is 7, this worker has "},
@@ -180,7 +180,7 @@ TEST_F(WorkerTest, RefusesEdgesThatDoNotFitAndTakesTheRightOne) {
   constexpr auto kRefused = grpc::StatusCode::FAILED_PRECONDITION;
   const std::vector<BadHello> cases = {
       {"version", [](auto& hello) { hello.set_protocol_version(77); }, kRefused,
-       "protocol_version is 77, this stage has 1"},
+       "protocol_version is 77, this stage has 2"},
       {"old epoch", [](auto& hello) { hello.set_epoch(99); }, kRefused,
        "epoch is 99, this stage has 100"},
       {"epoch to come", [](auto& hello) { hello.set_epoch(101); }, grpc::StatusCode::UNAVAILABLE,

@@ -1,5 +1,7 @@
 #include "worker/ple/ngram_feed.h"
 
+#include "proto/stage_protocol.h"
+
 namespace warpline {
 
 NgramFeed::NgramFeed(const PleSpec& spec, NgramReader& reader, int slot_count)
@@ -41,6 +43,7 @@ void NgramFeed::Prefetch(const Step& step) {
       slot.is_told_of_next = true;
     }
     if (entry.position != slot.ahead_position) continue;
+    if (entry.token_ids.front() == kTokenDrawnBefore) continue;
     AddRows(slot.ahead_context, entry);
     slot.ahead_context.Append(entry.token_ids);
     slot.ahead_position += static_cast<int64_t>(entry.token_ids.size());

@@ -27,7 +27,8 @@ class NgramFeed {
 
   // Tells of a step that Fetch will be called for; its disk reads begin. Steps may be told of
   // several steps ahead, in their order; a row at position 0 begins a new sequence. Entries that do
-  // not continue what was told of their slot are left to Fetch.
+  // not continue what was told of their slot, or whose token is still to be drawn, are left to
+  // Fetch.
   void Prefetch(const Step& step);
 
   // The decoded rows of the step's tokens, head after head: out[step.RowCount(), head_count *

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "proto/stage_protocol.h"
+
 namespace warpline {
 namespace {
 
@@ -88,6 +90,16 @@ TEST_F(NgramFeedTest, PrefetchLeavesOutWhatItCannotKnow) {
   Fetch({Entry(0, 0, {1, 2, 3, 4, 6})});  // Was not told of before.
   Prefetch({Entry(0, 5, {1})});
   EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(1, 6)}));
+}
+
+TEST_F(NgramFeedTest, PrefetchWaitsForTokensThatAreStillToBeDrawn) {
+  Prefetch({Entry(0, 0, {1, 2})});
+  Prefetch({Entry(0, 2, {kTokenDrawnBefore}), Entry(1, 0, {5})});
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(5, 7)}));
+  Fetch({Entry(0, 0, {1, 2})});
+  Fetch({Entry(0, 2, {3}), Entry(1, 0, {5})});
+  Prefetch({Entry(0, 3, {4})});
+  EXPECT_THAT(reader_.prefetched.back(), ElementsAreArray({Row(4, 3)}));
 }
 
 TEST_F(NgramFeedTest, PrefetchMayBeToldOfASlotsNextSequenceBeforeItsReset) {
