@@ -23,19 +23,6 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
-// CLI11 takes one letter after a single dash; llama.cpp's users write these three.
-std::string LongSpelling(const std::string& argument) {
-  static constexpr std::pair<const char*, const char*> kAliases[] = {
-      {"-np", "--parallel"}, {"-ctk", "--kv-type"}, {"-ctv", "--kv-type"}};
-  for (const auto& [alias, spelling] : kAliases) {
-    if (argument == alias) return spelling;
-    if (absl::StartsWith(argument, absl::StrCat(alias, "="))) {
-      return absl::StrCat(spelling, argument.substr(std::string(alias).size()));
-    }
-  }
-  return argument;
-}
-
 // What is wrong with a config file before its keys are looked at; empty when nothing is.
 std::string ConfigFileProblem(const std::string& path, const std::vector<std::string>& secrets) {
   struct stat info {};
@@ -149,6 +136,18 @@ class ConfigReader : public CLI::ConfigTOML {
 };
 
 }  // namespace
+
+std::string LongSpelling(const std::string& argument) {
+  static constexpr std::pair<const char*, const char*> kAliases[] = {
+      {"-np", "--parallel"}, {"-ctk", "--kv-type"}, {"-ctv", "--kv-type"}};
+  for (const auto& [alias, spelling] : kAliases) {
+    if (argument == alias) return spelling;
+    if (absl::StartsWith(argument, absl::StrCat(alias, "="))) {
+      return absl::StrCat(spelling, argument.substr(std::string(alias).size()));
+    }
+  }
+  return argument;
+}
 
 Flags::Flags(CLI::App& app, std::string program) : app_(app), program_(std::move(program)) {
   app_.name(program_);

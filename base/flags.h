@@ -63,6 +63,10 @@ CLI::Validator IntegerRange(int64_t least, int64_t most);
 // For the number of an inherited descriptor, or -1 for none; one that is not open is refused.
 CLI::Validator OpenDescriptor();
 
+// Options that llama.cpp's users write and CLI11 cannot take (-np, -ctk, -ctv) in their long
+// spelling; any other argument as it is.
+std::string LongSpelling(const std::string& argument);
+
 // Complains on stderr as option errors do and gives the exit code for it.
 int UsageError(const std::string& program, const std::string& message);
 

@@ -4,6 +4,7 @@
 
 #include "base/flags.h"
 #include "base/process.h"
+#include "client/cli/bench_command.h"
 #include "client/cli/chat_command.h"
 #include "client/cli/doctor_command.h"
 #include "client/cli/eval_command.h"
@@ -25,7 +26,8 @@ int Main(int argc, char** argv) {
       MakeServeCommand(app, flags),    MakeChatCommand(app, flags),
       MakeCompleteCommand(app, flags), MakeTokenizeCommand(app, flags),
       MakePlanCommand(app, flags),     MakeStatusCommand(app, flags),
-      MakeEvalCommand(app, flags),     MakeDoctorCommand(app, flags)};
+      MakeEvalCommand(app, flags),     MakeBenchCommand(app, flags),
+      MakeDoctorCommand(app, flags)};
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   for (const Command& command : commands) {
     if (command.app->parsed()) return command.run();
