@@ -15,9 +15,9 @@ constexpr double kWidth = 720;
 constexpr double kPanelHeight = 400;
 constexpr double kLeft = 90;
 constexpr double kRight = 24;
-constexpr double kTop = 44;
-constexpr double kBottom = 60;
+constexpr double kTitle = 34;
 constexpr double kLegendLine = 18;
+constexpr double kBottom = 60;
 constexpr double kBarEnd = 4;  // half of the short line at the end of a bar
 
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf"};
@@ -50,7 +50,11 @@ std::string TickText(double value, double step) {
 // Draws one panel whose upper edge is at `top`.
 class PanelPainter {
  public:
-  PanelPainter(const PlotPanel& panel, double top) : panel_(panel), top_(top + kTop) {
+  PanelPainter(const PlotPanel& panel, double top)
+      : panel_(panel),
+        legend_top_(top + kTitle),
+        top_(legend_top_ + kLegendLine * static_cast<double>(panel.curves.size())),
+        height_(top + kPanelHeight - kBottom - top_) {
     for (const PlotCurve& curve : panel.curves) {
       for (const PlotPoint& point : curve.points) {
         most_x_ = std::max(most_x_, point.x);
@@ -64,8 +68,9 @@ class PanelPainter {
   }
 
   std::string Paint() const {
-    std::string svg = absl::StrCat("<g font-size=\"15\">",
-                                   Text(kWidth / 2, top_ - 18, "middle", panel_.title), "</g>\n");
+    std::string svg =
+        absl::StrCat("<g font-size=\"15\">",
+                     Text(kWidth / 2, legend_top_ - 12, "middle", panel_.title), "</g>\n");
     svg += Axes();
     for (size_t index = 0; index < panel_.curves.size(); ++index) {
       svg += Curve(panel_.curves[index], kColours[index % std::size(kColours)]);
@@ -75,10 +80,9 @@ class PanelPainter {
 
  private:
   static constexpr double kPlotWidth = kWidth - kLeft - kRight;
-  static constexpr double kPlotHeight = kPanelHeight - kTop - kBottom;
 
   double X(double x) const { return kLeft + x / most_x_ * kPlotWidth; }
-  double Y(double y) const { return top_ + kPlotHeight * (1 - y / most_y_); }
+  double Y(double y) const { return top_ + height_ * (1 - y / most_y_); }
 
   std::string Axes() const {
     const double bottom = Y(0);
@@ -97,7 +101,7 @@ class PanelPainter {
     }
     svg += Line(kLeft, top_, kLeft, bottom, "#333");
     svg += Text(kLeft + kPlotWidth / 2, bottom + 44, "middle", panel_.x_label);
-    const double middle = top_ + kPlotHeight / 2;
+    const double middle = top_ + height_ / 2;
     svg += absl::StrFormat(
         "<text x=\"20\" y=\"%.1f\" text-anchor=\"middle\" "
         "transform=\"rotate(-90 20 %.1f)\">%s</text>\n",
@@ -123,22 +127,23 @@ class PanelPainter {
         colour, marks);
   }
 
-  // Near the bottom, which curves that begin at 0 leave free more often than the top.
   std::string Legend() const {
     std::string svg;
-    double y = Y(0) - 14 - kLegendLine * static_cast<double>(panel_.curves.size() - 1);
+    double y = legend_top_ + 6;
     for (size_t index = 0; index < panel_.curves.size(); ++index, y += kLegendLine) {
       const std::string colour = kColours[index % std::size(kColours)];
       absl::StrAppendFormat(
-          &svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n",
-          kLeft + 14, y - 10, colour);
-      svg += Text(kLeft + 32, y, "start", panel_.curves[index].name);
+          &svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", kLeft,
+          y - 10, colour);
+      svg += Text(kLeft + 18, y, "start", panel_.curves[index].name);
     }
     return svg;
   }
 
   const PlotPanel& panel_;
-  const double top_;
+  const double legend_top_;
+  const double top_;     // of the plot
+  const double height_;  // of the plot
   double most_x_ = 0;
   double most_y_ = 0;
 };

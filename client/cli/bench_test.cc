@@ -257,9 +257,9 @@ TEST(BenchPlotTest, PlacesPointsByTheirValues) {
                                     .points = {{.x = 0, .y = 50, .least = 50, .most = 50},
                                                {.x = 100, .y = 100, .least = 0, .most = 100}}}}};
   const std::string svg = PlotSvg({&panel, 1});
-  // 606 pixels for 103 units across, 296 for 105 upwards from y = 340.
-  EXPECT_THAT(svg, HasSubstr("points=\"90.0,199.0 678.3,58.1 \""));
-  EXPECT_THAT(svg, HasSubstr("x1=\"678.3\" y1=\"340.0\" x2=\"678.3\" y2=\"58.1\""));
+  // 606 pixels for 103 units across, 288 for 105 upwards from y = 340.
+  EXPECT_THAT(svg, HasSubstr("points=\"90.0,202.9 678.3,65.7 \""));
+  EXPECT_THAT(svg, HasSubstr("x1=\"678.3\" y1=\"340.0\" x2=\"678.3\" y2=\"65.7\""));
 }
 
 TEST(BenchPlotTest, TicksAreRound) {
