@@ -13,6 +13,8 @@ constexpr int kMaxStages = 512;
 constexpr int64_t kMaxContext = int64_t{1} << 24;
 constexpr int kMaxParallel = 1024;
 constexpr int kMaxChunk = 1 << 20;
+constexpr int kMaxDevice = 1023;
+constexpr int kMaxDeviceMemoryMib = 1 << 24;
 
 // What the flags give before it is split and named.
 struct RawOptions {
@@ -20,6 +22,8 @@ struct RawOptions {
   std::string layer_split;
   std::string kv_type = "f16";
   std::string edge = "auto";
+  std::string device = "0";
+  std::string device_memory;
 };
 
 void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptions& raw) {
@@ -47,6 +51,15 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
       ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
   flags.Add(app, "--edge", raw.edge, "Hand-off between stages")
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  flags
+      .Add(app, "--backend", config.backend,
+           "What the workers compute with, for the plan of memory: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  flags.Add(app, "--device", raw.device,
+            "CUDA devices of the workers in turn, such as 0,1, for the plan of memory");
+  flags.Add(app, "--device-memory", raw.device_memory,
+            "Memory that is free on each of these devices, in MiB: one number for all, or one for "
+            "each; empty: not known");
   flags
       .Add(app, "--worker-threads", config.worker_threads,
            "Compute threads of one worker, for the plan of memory (0: all cores)")
@@ -103,6 +116,37 @@ std::string TakeLayerSplit(const std::string& text, std::vector<int>& first_laye
   return "";
 }
 
+// Empty when all is well. `text` empty gives none.
+std::string TakeNumbers(absl::string_view option, const std::string& text, int most,
+                        std::vector<int>& numbers) {
+  numbers.clear();
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    if (text.empty()) return "";
+    int number = 0;
+    if (!absl::SimpleAtoi(part, &number) || number < 0 || number > most) {
+      return absl::StrCat(option, ": '", std::string(part), "' is no number from 0 to ", most,
+                          "; expected a list such as 0,1");
+    }
+    numbers.push_back(number);
+  }
+  return "";
+}
+
+std::string TakeDevices(const RawOptions& raw, CoordinatorConfig& config) {
+  std::string problem = TakeNumbers("--device", raw.device, kMaxDevice, config.devices);
+  if (!problem.empty()) return problem;
+  if (config.devices.empty()) return "--device names no device";
+  problem = TakeNumbers("--device-memory", raw.device_memory, kMaxDeviceMemoryMib,
+                        config.device_memory_mib);
+  if (!problem.empty()) return problem;
+  const size_t count = config.device_memory_mib.size();
+  if (count > 1 && count != config.devices.size()) {
+    return absl::StrCat("--device-memory has ", count, " numbers, --device ",
+                        config.devices.size());
+  }
+  return "";
+}
+
 std::string TakeRaw(const RawOptions& raw, CoordinatorConfig& config) {
   for (const absl::string_view address : absl::StrSplit(raw.listen, ',', absl::SkipEmpty())) {
     config.listen.emplace_back(address);
@@ -114,6 +158,7 @@ std::string TakeRaw(const RawOptions& raw, CoordinatorConfig& config) {
                 : raw.edge == "grpc" ? v1::EDGE_KIND_GRPC
                                      : v1::EDGE_KIND_AUTO;
   std::string problem = TakeLayerSplit(raw.layer_split, config.layer_split);
+  if (problem.empty()) problem = TakeDevices(raw, config);
   if (!problem.empty()) return problem;
   if (config.stage_count() == 0) {
     return "--worker is missing (with --print-plan, --worker-count does)";

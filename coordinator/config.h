@@ -21,6 +21,9 @@ struct CoordinatorConfig {
   std::vector<int> layer_split;      // first layer of each later stage; empty: balanced by bytes
   v1::KvCacheType kv_type = v1::KV_CACHE_TYPE_F16;
   v1::EdgeKind edge = v1::EDGE_KIND_AUTO;
+  std::string backend = "cpu";         // what the workers compute with: cpu or cuda
+  std::vector<int> devices = {0};      // CUDA devices of the workers in turn, 0 to 1,023 each
+  std::vector<int> device_memory_mib;  // free on each device, or on all; empty: not known
   int worker_threads = 0;       // compute threads of one worker, 0 to 1,024; 0: as many as ours
   std::string ple_io = "auto";  // how workers read an n-gram table: auto, direct, mmap, ram
   int ple_cache_mib = 256;      // their memory for its rows, 0 to 2^20

@@ -1,14 +1,19 @@
 #include "coordinator/deployment.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/flags.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "coordinator/stage_memory.h"
+#include "model/allocated_bytes.h"
+#include "model/device_bytes.h"
 #include "proto/grpc_server.h"
 
 namespace warpline {
@@ -19,10 +24,38 @@ constexpr int64_t kMaxStepBytes = kMaxInternalMessageBytes / 4 * 3;
 // Of the memory that weights and the rows of a step leave over; the rest is for everything else on
 // the machine.
 constexpr double kCacheShare = 0.9;
+constexpr double kCardCacheShare = 0.98;  // the same of a card, which serves nobody else
 
 // Whether a stage runs on this machine, where its memory can be known.
 bool IsLocalStage(const CoordinatorConfig& config, size_t stage) {
   return config.workers.empty() || IsLocalAddress(config.workers[stage]);
+}
+
+// Memory that stages share: that of this machine, or of a card.
+struct MemoryPool {
+  std::optional<int> device;  // none: the machine's
+  std::vector<size_t> stages;
+  std::optional<int64_t> free_bytes;  // none: not known
+};
+
+std::vector<MemoryPool> PoolsOf(const CoordinatorConfig& config, size_t stage_count) {
+  std::vector<MemoryPool> pools;
+  if (config.backend != "cuda") pools.push_back({.free_bytes = AvailableMemoryBytes()});
+  for (size_t stage = 0; stage < stage_count; ++stage) {
+    if (!IsLocalStage(config, stage)) continue;
+    const size_t index = stage % config.devices.size();
+    const auto is_its = [&](const MemoryPool& pool) {
+      return !pool.device.has_value() || *pool.device == config.devices[index];
+    };
+    auto pool = std::find_if(pools.begin(), pools.end(), is_its);
+    if (pool == pools.end()) {
+      pool = pools.insert(pools.end(), MemoryPool{.device = config.devices[index]});
+      const std::vector<int>& mib = config.device_memory_mib;
+      if (!mib.empty()) pool->free_bytes = int64_t{mib[index % mib.size()]} << 20;
+    }
+    pool->stages.push_back(stage);
+  }
+  return pools;
 }
 
 int64_t MostMessageRows(const ModelSpec& spec) {
@@ -40,9 +73,32 @@ int WorkerThreads(const CoordinatorConfig& config) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+absl::Status NoRoom(const MemoryPool& pool, const StageMemory& taken) {
+  const auto mib = [](int64_t bytes) { return bytes >> 20; };
+  return absl::FailedPreconditionError(
+      absl::StrCat("CUDA device ", *pool.device, " has ", mib(*pool.free_bytes), " MiB free, its ",
+                   pool.stages.size(), " stages need ", mib(taken.sum() - taken.caches),
+                   " MiB beside caches: weights ", mib(taken.weights), ", steps ", mib(taken.step),
+                   ", driver ", mib(taken.process),
+                   "; more devices, or a smaller --chunk, --parallel or -c, need less of each"));
+}
+
 // What a stage takes, with the pages of `capacity`.
 StageMemory MemoryOf(const CoordinatorConfig& config, const Deployment& deployment,
                      const StagePlan& stage, const CapacityPlan& capacity, int64_t step_rows) {
+  if (config.backend == "cuda") {
+    const DeviceBytes bytes = DeviceBytesOf(*deployment.file, deployment.spec,
+                                            {.layers = stage.layers,
+                                             .format = FormatOf(config.kv_type),
+                                             .page_count = capacity.page_count,
+                                             .slot_count = capacity.slot_count,
+                                             .max_rows = step_rows,
+                                             .max_context = capacity.context});
+    return {.weights = bytes.weights,
+            .caches = bytes.caches,
+            .step = bytes.step,
+            .process = kDeviceContextBytes};
+  }
   return MemoryOfStage(deployment.spec,
                        {.layers = stage.layers,
                         .weight_bytes = stage.weight_bytes,
@@ -58,26 +114,42 @@ StageMemory MemoryOf(const CoordinatorConfig& config, const Deployment& deployme
                                    .table_bytes = deployment.ple_table_bytes}});
 }
 
-CapacityArgs ArgsOf(const CoordinatorConfig& config, const Deployment& deployment) {
+absl::StatusOr<CapacityPlan> PlanPool(const CoordinatorConfig& config, const Deployment& deployment,
+                                      const MemoryPool& pool) {
   CapacityArgs args{
       .context = config.ctx_size > 0 ? config.ctx_size : deployment.spec.context_length,
       .slot_count = config.parallel};
-  int64_t taken_bytes = 0;
-  for (size_t stage = 0; stage < deployment.split.stages.size(); ++stage) {
-    if (!IsLocalStage(config, stage)) continue;
+  const int64_t rows = MostRows(config, deployment.spec, args.context);
+  StageMemory taken;
+  int64_t layer_count = 0;
+  for (const size_t stage : pool.stages) {
     const StagePlan& plan = deployment.split.stages[stage];
     const StateBytes state = BytesOfState(deployment.spec, plan.layers, config.kv_type);
     args.page_bytes += state.page;
     args.slot_bytes += state.slot;
-    const int64_t rows = MostRows(config, deployment.spec, args.context);
-    const StageMemory memory = MemoryOf(config, deployment, plan, {.context = args.context}, rows);
-    taken_bytes += memory.sum() - memory.caches;
+    taken.Add(MemoryOf(config, deployment, plan,
+                       {.context = args.context, .slot_count = args.slot_count}, rows));
+    layer_count += plan.layers.size();
   }
-  if (const std::optional<int64_t> available = AvailableMemoryBytes(); available.has_value()) {
-    const auto left = static_cast<double>(std::max<int64_t>(0, *available - taken_bytes));
-    args.cache_bytes_limit = static_cast<int64_t>(left * kCacheShare);
+  if (!pool.free_bytes.has_value()) return PlanCapacity(args);
+  int64_t left = *pool.free_bytes - (taken.sum() - taken.caches);
+  if (pool.device.has_value()) left -= layer_count * kHugePageBytes;  // of caches, by rounding
+  if (pool.device.has_value() && left < 0) return NoRoom(pool, taken);
+  const double share = pool.device.has_value() ? kCardCacheShare : kCacheShare;
+  args.cache_bytes_limit =
+      static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, left)) * share);
+  return PlanCapacity(args);
+}
+
+// What fits everywhere: pages and slots mean the same on all stages.
+absl::StatusOr<CapacityPlan> PlanPools(const CoordinatorConfig& config,
+                                       const Deployment& deployment) {
+  WL_ASSIGN_OR_RETURN(CapacityPlan least, PlanPool(config, deployment, {}));
+  for (const MemoryPool& pool : PoolsOf(config, deployment.split.stages.size())) {
+    WL_ASSIGN_OR_RETURN(const CapacityPlan plan, PlanPool(config, deployment, pool));
+    if (plan.page_count < least.page_count) least = plan;
   }
-  return args;
+  return least;
 }
 
 // A line of the plan: bytes under the headings.
@@ -87,6 +159,24 @@ void AppendMemory(std::string& text, absl::string_view name, absl::string_view l
                         memory.caches, memory.step, memory.process);
   if (has_ngrams) absl::StrAppendFormat(&text, " %14d", memory.ngrams);
   absl::StrAppendFormat(&text, " %14d\n", memory.sum());
+}
+
+// A line for each card: what its stages take, and what it has.
+std::string CardText(const CoordinatorConfig& config, const Deployment& deployment) {
+  std::string text;
+  for (const MemoryPool& pool : PoolsOf(config, deployment.split.stages.size())) {
+    StageMemory all;
+    for (const size_t stage : pool.stages) {
+      all.Add(MemoryOf(config, deployment, deployment.split.stages[stage], deployment.capacity,
+                       deployment.max_step_rows));
+    }
+    absl::StrAppend(&text, "device ", *pool.device, ": ", all.sum(), " bytes of ",
+                    pool.free_bytes.has_value()
+                        ? absl::StrCat(*pool.free_bytes, " free")
+                        : "a card whose free memory is not known (--device-memory says it)",
+                    "\n");
+  }
+  return text;
 }
 
 // The table of stages, and what its columns mean.
@@ -107,8 +197,15 @@ std::string MemoryText(const CoordinatorConfig& config, const Deployment& deploy
     all.Add(memory);
   }
   AppendMemory(text, "all", absl::StrCat("[0, ", deployment.spec.n_layer, ")"), all, has_ngrams);
-  absl::StrAppend(&text, "\nprocess bytes: a worker with nothing loaded, the file's header, ",
-                  WorkerThreads(config), " compute threads\n");
+  if (config.backend == "cuda") {
+    absl::StrAppend(&text,
+                    "\nmemory of cards; process bytes: the driver's context and the kernels' code, "
+                    "an estimate\n",
+                    CardText(config, deployment));
+  } else {
+    absl::StrAppend(&text, "\nprocess bytes: a worker with nothing loaded, the file's header, ",
+                    WorkerThreads(config), " compute threads\n");
+  }
   if (has_ngrams) {
     absl::StrAppend(&text, "n-gram bytes: rows in memory (--ple-io ", config.ple_io,
                     ", --ple-cache-mib ", config.ple_cache_mib, ") of the table of ",
@@ -145,7 +242,7 @@ std::unique_ptr<Deployment> PlanDeployment(const CoordinatorConfig& config,
                                  : ExplicitSplit(bytes, config.stage_count(), config.layer_split);
   if (!split.ok()) return fail(kExitUsage, split.status());
   deployment->split = std::move(*split);
-  absl::StatusOr<CapacityPlan> capacity = PlanCapacity(ArgsOf(config, *deployment));
+  absl::StatusOr<CapacityPlan> capacity = PlanPools(config, *deployment);
   if (!capacity.ok()) return fail(kExitFailure, capacity.status());
   deployment->capacity = *capacity;
   if (capacity->context < capacity->configured_context) {

@@ -2,9 +2,11 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <cstdio>
 
 #include <chrono>
 #include <cstdlib>
@@ -158,6 +160,46 @@ TEST_F(ProgramTest, ThePlanHasALineOfBytesForEachStageAndOneForAll) {
   EXPECT_GT(read[0][4], 2 * 128 * 8192);
   EXPECT_LT(copied[0][4], 2 * 128 * 8192);
   EXPECT_EQ(read[1], copied[1]) << "the second stage has no table";
+}
+
+TEST_F(ProgramTest, ThePlanOfCardsSumsWhatTheirStagesTake) {
+  const auto plan = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = {"-m", kModel,      "--print-plan", "--worker-count",
+                                          "3",  "--backend", "cuda"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return Run(arguments);
+  };
+  // A process with next to nothing loaded takes 640 MiB of a card, two take 1280.
+  const Outcome known = plan({"--device", "4,7", "--device-memory", "2000,1000"});
+  EXPECT_EQ(known.code, 0) << known.output;
+  EXPECT_THAT(known.output,
+              AllOf(testing::ContainsRegex("device 4: 1[34][0-9]{8} bytes of 2097152000 free\n"),
+                    testing::ContainsRegex("device 7: 6[789][0-9]{7} bytes of 1048576000 free\n"),
+                    HasSubstr("longest sequence 512 tokens"), HasSubstr("the driver's context")));
+  const Outcome unknown = plan({});
+  EXPECT_EQ(unknown.code, 0) << unknown.output;
+  EXPECT_THAT(unknown.output, HasSubstr("device 0: 2"));
+  EXPECT_THAT(unknown.output, HasSubstr("not known (--device-memory says it)"));
+
+  const Outcome small = plan({"--device", "4,7", "--device-memory", "1000"});
+  EXPECT_EQ(small.code, 1) << small.output;
+  EXPECT_THAT(small.output, AllOf(HasSubstr("CUDA device 4 has 1000 MiB free, its 2 stages need"),
+                                  HasSubstr("driver 1280")));
+  // Room for some cache pages, but not for all.
+  const std::vector<std::string> many = {"--parallel", "64", "-c", "60000"};
+  const std::string whole = plan(many).output;
+  EXPECT_THAT(whole, HasSubstr("of the longest, 64 fit at once"));
+  int64_t bytes = 0;
+  ASSERT_EQ(std::sscanf(whole.c_str() + whole.find("device 0: "), "device 0: %ld", &bytes), 1);
+  std::vector<std::string> less = many;
+  less.insert(less.end(), {"--device-memory", absl::StrCat((bytes >> 20) - 4)});
+  const Outcome lowered = plan(less);
+  EXPECT_EQ(lowered.code, 0) << lowered.output;
+  EXPECT_THAT(lowered.output, HasSubstr("of the longest, 63 fit at once"));
+
+  EXPECT_EQ(plan({"--device-memory", "1,2"}).code, 2) << "one device";
+  EXPECT_EQ(plan({"--device-memory", "much"}).code, 2);
+  EXPECT_EQ(plan({"--device", "0,x"}).code, 2);
 }
 
 TEST_F(ProgramTest, AContextOfZeroIsTheModelsOwn) {

@@ -25,6 +25,15 @@ def test_this_machine() -> None:
     assert (code, text) == run(str(BIN / "warpline-worker"), "--doctor"), "the worker says the same"
 
 
+def test_memory_of_a_device() -> None:
+    code, text = run(str(BIN / "warpline-worker"), "--show-device-memory")
+    if code == 77:
+        assert text.startswith(NONE) and text.count("\n") == 1, text
+    else:
+        free, total = map(int, text.split())
+        assert code == 0 and 0 < free < total, text
+
+
 def test_without_the_library() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = shutil.copy(BIN / "warpline-worker", folder)
@@ -40,6 +49,7 @@ def test_without_the_library() -> None:
 
 def main() -> None:
     test_this_machine()
+    test_memory_of_a_device()
     test_without_the_library()
 
 

@@ -40,8 +40,12 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
                 "Hash the whole model file, not only parts of it; as the coordinator does");
   flags.AddFlag(app, "--doctor", config.doctor,
                 "Check every CUDA device, show what it can do, and end (77: there is none)");
+  flags.AddFlag(app, "--show-device-memory", config.show_device_memory,
+                "Print the free and the total memory of --device in bytes, and end (77: there is "
+                "none)");
   result.exit_code = flags.Parse(argc, argv);
-  if (!result.exit_code.has_value() && !config.doctor && model->count() == 0) {
+  const bool needs_model = !config.doctor && !config.show_device_memory;
+  if (!result.exit_code.has_value() && needs_model && model->count() == 0) {
     result.exit_code = UsageError("warpline-worker", "--model is required");
   }
   return result;

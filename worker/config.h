@@ -15,11 +15,12 @@ struct WorkerConfig {
   int device = 0;               // CUDA device, counted as the driver counts them, 0 to 1023
   std::string secret_file;      // empty: no secret, loopback and Unix sockets only
   int watch_fd = -1;  // an inherited pipe; the worker ends when its other end is closed; -1: none
-  std::string ple_io = "auto";  // how rows of an n-gram table are read: auto, direct, mmap, ram
-  int ple_cache_mib = 256;      // memory for rows of the n-gram table, 0 to 2^20
-  int ple_timeout_s = 30;       // longest wait for the rows of one step, 1 to 3600
-  bool doctor = false;          // only show what the CUDA devices are and can do
-  bool verify = false;          // the fingerprint covers all bytes of the model
+  std::string ple_io = "auto";      // how rows of an n-gram table are read: auto, direct, mmap, ram
+  int ple_cache_mib = 256;          // memory for rows of the n-gram table, 0 to 2^20
+  int ple_timeout_s = 30;           // longest wait for the rows of one step, 1 to 3600
+  bool doctor = false;              // only show what the CUDA devices are and can do
+  bool show_device_memory = false;  // only say how much memory `device` has
+  bool verify = false;              // the fingerprint covers all bytes of the model
 };
 
 // Sets up the log too. A number instead of the config: the process shall exit with it, its message

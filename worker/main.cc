@@ -163,6 +163,7 @@ int Main(int argc, char** argv) {
   const auto [config, exit_code] = ReadWorkerConfig(argc, argv);
   if (exit_code.has_value()) return *exit_code;
   if (config.doctor) return RunDoctor();
+  if (config.show_device_memory) return ShowDeviceMemory(config.device);
   const absl::StatusOr<PeerSecret> secret = PeerSecret::Load(config.secret_file);
   if (!secret.ok()) return Fail(secret.status(), kExitUsage);
   if (const absl::Status status = CheckBindAllowed(config.listen, *secret); !status.ok()) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/device_memory.h"
 #include "client/cli/eval_metrics.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/service_options.h"
@@ -94,6 +95,28 @@ TEST(ServiceOptionsTest, WorkersTakeTheDevicesInTurn) {
     Flags flags(app, "test");
     AddEngineOptions(flags, app, parsed);
     const char* const arguments[] = {"test", "-m", "m.gguf", "--device", wrong};
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(flags.Parse(5, arguments), kExitUsage) << wrong;
+    testing::internal::GetCapturedStderr();
+  }
+}
+
+TEST(ServiceOptionsTest, MemoryOfDevicesIsGivenOrAsked) {
+  ServiceOptions options;
+  EXPECT_EQ(DeviceMemoryList(options), "") << "the CPU has none of its own";
+  options.backend = "cuda";
+  options.device = "1023";
+  EXPECT_EQ(DeviceMemoryList(options), "") << "no machine has so many";
+  options.device_memory = "80000,70000";
+  EXPECT_EQ(DeviceMemoryList(options), "80000,70000");
+  EXPECT_THAT(ServeArguments(options),
+              testing::IsSupersetOf({std::string("--device-memory"), options.device_memory}));
+  for (const char* wrong : {"x", "1,", "-1"}) {
+    ServiceOptions parsed;
+    CLI::App app;
+    Flags flags(app, "test");
+    AddEngineOptions(flags, app, parsed);
+    const char* const arguments[] = {"test", "-m", "m.gguf", "--device-memory", wrong};
     testing::internal::CaptureStderr();
     EXPECT_EQ(flags.Parse(5, arguments), kExitUsage) << wrong;
     testing::internal::GetCapturedStderr();

@@ -8,6 +8,7 @@
 #include "base/flags.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "client/cli/device_memory.h"
 #include "client/cli/program_path.h"
 #include "client/cli/service_options.h"
 #include "client/cli/socket_folder.h"
@@ -73,6 +74,9 @@ ChildSpec CoordinatorSpec(const ServiceOptions& options, const std::vector<std::
   AppendIf(spec.arguments, "--kv-type", options.kv_type);
   AppendIf(spec.arguments, "--edge", options.edge);
   AppendIf(spec.arguments, "--worker-threads", absl::StrCat(WorkerThreads(options)[0]));
+  AppendIf(spec.arguments, "--backend", options.backend);
+  AppendIf(spec.arguments, "--device", options.device);
+  AppendIf(spec.arguments, "--device-memory", DeviceMemoryList(options));
   AppendIf(spec.arguments, "--ple-io", options.ple_io);
   AppendIf(spec.arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   AppendIf(spec.arguments, "--chat-template", options.chat_template);

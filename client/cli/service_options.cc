@@ -13,28 +13,39 @@ namespace warpline {
 namespace {
 
 constexpr int64_t kMaxContext = int64_t{1} << 24;
+constexpr int kMaxDevice = 1023;
 
 int UsableCores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// Empty when `text` is no list of device numbers.
-std::vector<int> ParseDevices(const std::string& text) {
-  constexpr int kMaxDevice = 1023;
-  std::vector<int> devices;
+// Empty when `text` is no list of numbers from 0 to `most`.
+std::vector<int> ParseNumbers(const std::string& text, int most) {
+  std::vector<int> numbers;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    int device = 0;
-    if (!absl::SimpleAtoi(part, &device) || device < 0 || device > kMaxDevice) return {};
-    devices.push_back(device);
+    int number = 0;
+    if (!absl::SimpleAtoi(part, &number) || number < 0 || number > most) return {};
+    numbers.push_back(number);
   }
-  return devices;
+  return numbers;
 }
 
 CLI::Validator DeviceList() {
   return CLI::Validator(
       [](std::string& text) {
-        return ParseDevices(text).empty() ? "must be device numbers, such as 0,1" : "";
+        return ParseNumbers(text, kMaxDevice).empty() ? "must be device numbers, such as 0,1" : "";
+      },
+      "");
+}
+
+CLI::Validator MemoryList() {
+  return CLI::Validator(
+      [](std::string& text) {
+        constexpr int kMostMib = 1 << 24;
+        return !text.empty() && ParseNumbers(text, kMostMib).empty()
+                   ? "must be numbers of MiB, such as 80000"
+                   : "";
       },
       "");
 }
@@ -77,6 +88,12 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
       .Add(command, "--device", options.device,
            "CUDA devices of the workers, such as 0,1; with more workers than devices they share")
       ->check(DeviceList());
+  flags
+      .Add(
+          command, "--device-memory", options.device_memory,
+          "Memory to plan with on these devices, in MiB: one number for all, or one for each, such "
+          "as 80000,80000 (empty: what is free there)")
+      ->check(MemoryList());
   flags
       .Add(command, "--ple-io", options.ple_io,
            "How rows of an n-gram table are read: direct (past the page cache), mmap (through it), "
@@ -126,8 +143,12 @@ void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options) {
       ->check(IntegerRange(0, 86400));
 }
 
+std::vector<int> ServiceDevices(const ServiceOptions& options) {
+  return ParseNumbers(options.device, kMaxDevice);
+}
+
 int WorkerDevice(const ServiceOptions& options, int index) {
-  const std::vector<int> devices = ParseDevices(options.device);
+  const std::vector<int> devices = ServiceDevices(options);
   return devices.empty() ? 0 : devices[static_cast<size_t>(index) % devices.size()];
 }
 
@@ -161,6 +182,7 @@ std::vector<std::string> ServeArguments(const ServiceOptions& options) {
   Append(arguments, "--edge", options.edge);
   Append(arguments, "--backend", options.backend);
   Append(arguments, "--device", options.device);
+  Append(arguments, "--device-memory", options.device_memory);
   Append(arguments, "--ple-io", options.ple_io);
   Append(arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   Append(arguments, "--ple-timeout-s", absl::StrCat(options.ple_timeout_s));

@@ -20,7 +20,8 @@ struct ServiceOptions {
   std::string kv_type = "f16";
   std::string edge = "auto";
   std::string backend = "cpu";
-  std::string device = "0";  // CUDA devices, such as 0,1; worker i takes the i-th, around
+  std::string device = "0";   // CUDA devices, such as 0,1; worker i takes the i-th, around
+  std::string device_memory;  // MiB that are free on each device, or on all; empty: they are asked
   std::string ple_io = "auto";
   int ple_cache_mib = 256;
   int ple_timeout_s = 30;
@@ -50,6 +51,8 @@ void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 // each.
 std::vector<int> WorkerThreads(const ServiceOptions& options);
 
+// The CUDA devices of the options, in their order.
+std::vector<int> ServiceDevices(const ServiceOptions& options);
 // The CUDA device of worker `index`: the devices of the options in turn.
 int WorkerDevice(const ServiceOptions& options, int index);
 

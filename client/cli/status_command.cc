@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/connection.h"
+#include "client/cli/device_memory.h"
 #include "client/cli/program_path.h"
 #include "client/cli/service_options.h"
 
@@ -71,6 +72,10 @@ int ExecPlan(const ServiceOptions& options) {
                                         options.ple_io,
                                         "--ple-cache-mib",
                                         absl::StrCat(options.ple_cache_mib)};
+  arguments.insert(arguments.end(), {"--backend", options.backend, "--device", options.device});
+  if (const std::string memory = DeviceMemoryList(options); !memory.empty()) {
+    arguments.insert(arguments.end(), {"--device-memory", memory});
+  }
   if (options.ctx_size > 0)
     arguments.insert(arguments.end(), {"--ctx-size", absl::StrCat(options.ctx_size)});
   if (!options.layer_split.empty() && options.layer_split != "auto") {

@@ -14,6 +14,7 @@ class Api final : public CudaApi {
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(int device) override {
     return CreateCudaBackend(device);
   }
+  absl::StatusOr<DeviceMemory> MemoryOf(int device) override { return DeviceMemoryOf(device); }
   absl::StatusOr<DoctorReport> Doctor() override { return ExamineDevices(); }
   absl::StatusOr<ParityResult> Parity(const ParityOptions& options) override {
     return RunParity(options);

@@ -23,6 +23,27 @@ absl::Status CheckRange(const Buffer& buffer, int64_t offset_bytes, size_t byte_
       absl::StrCat(count, " bytes at ", offset_bytes, " of a buffer of ", buffer.byte_count()));
 }
 
+// Makes it current too.
+absl::StatusOr<Device> OpenDevice(int device) {
+  WL_ASSIGN_OR_RETURN(const int count, Device::Count());
+  if (device < 0 || device >= count) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no CUDA device ", device, "; the driver shows ", count));
+  }
+  WL_ASSIGN_OR_RETURN(Device opened, Device::Open(device));
+  WL_RETURN_IF_ERROR(opened.MakeCurrent());
+  return opened;
+}
+
+absl::StatusOr<DeviceMemory> MemoryOfCurrentDevice() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  WL_RETURN_IF_ERROR(
+      CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory of the device"));
+  return DeviceMemory{.total = static_cast<int64_t>(total_bytes),
+                      .free = static_cast<int64_t>(free_bytes)};
+}
+
 absl::Status ClosedStep() {
   return absl::InternalError("host memory is copied amid a recorded step");
 }
@@ -33,14 +54,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int device) {
   return CudaBackend::Create(device);
 }
 
+absl::StatusOr<DeviceMemory> DeviceMemoryOf(int device) {
+  WL_ASSIGN_OR_RETURN(const Device opened, OpenDevice(device));
+  return MemoryOfCurrentDevice();
+}
+
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(int device) {
-  WL_ASSIGN_OR_RETURN(const int count, Device::Count());
-  if (device < 0 || device >= count) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("there is no CUDA device ", device, "; the driver shows ", count));
-  }
-  WL_ASSIGN_OR_RETURN(Device opened, Device::Open(device));
-  WL_RETURN_IF_ERROR(opened.MakeCurrent());
+  WL_ASSIGN_OR_RETURN(Device opened, OpenDevice(device));
   std::unique_ptr<CudaBackend> backend(new CudaBackend(std::move(opened)));
   WL_RETURN_IF_ERROR(backend->Prepare());
   return backend;
@@ -162,12 +182,8 @@ absl::Status CudaBackend::Reserve(int64_t max_rows, int64_t max_context) {
 
 absl::StatusOr<std::optional<DeviceMemory>> CudaBackend::Memory() const {
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  WL_RETURN_IF_ERROR(
-      CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory of the device"));
-  return DeviceMemory{.total = static_cast<int64_t>(total_bytes),
-                      .free = static_cast<int64_t>(free_bytes)};
+  WL_ASSIGN_OR_RETURN(const DeviceMemory memory, MemoryOfCurrentDevice());
+  return memory;
 }
 
 absl::Status CudaBackend::BeginStep(const StepArgs& args) {

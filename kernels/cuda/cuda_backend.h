@@ -12,4 +12,7 @@ namespace warpline::cuda {
 // no driver, no such device, or one that the kernels do not run on.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int device);
 
+// Of a device that need not be used otherwise; see CudaApi::MemoryOf.
+absl::StatusOr<DeviceMemory> DeviceMemoryOf(int device);
+
 }  // namespace warpline::cuda

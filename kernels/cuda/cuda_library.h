@@ -49,6 +49,10 @@ class CudaApi {
   // thread. FailedPrecondition where no driver or no such device is.
   virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(int device) = 0;
 
+  // The memory of a device, as it is beside a process that does nothing there. FailedPrecondition
+  // where no driver or no such device is.
+  virtual absl::StatusOr<DeviceMemory> MemoryOf(int device) = 0;
+
   // Checks all devices. FailedPrecondition where no driver or no device is.
   virtual absl::StatusOr<DoctorReport> Doctor() = 0;
 
