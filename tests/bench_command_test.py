@@ -59,8 +59,10 @@ class BenchTest(unittest.TestCase):
                 self.assertEqual(entry["counted_tokens"], entry["prompt_tokens"] * entry["streams"])
                 self.assertEqual(entry["received_tokens"], entry["streams"])
             else:
-                self.assertEqual(entry["received_tokens"], 24 * entry["streams"])
-                self.assertLessEqual(entry["counted_tokens"], 23 * entry["streams"])
+                # Streams that hardly ran at one time are run again with twice the tokens.
+                rounds = entry["received_tokens"] / (24 * entry["streams"])
+                self.assertIn(rounds, (1, 2, 4, 8, 16))
+                self.assertLessEqual(entry["counted_tokens"], entry["received_tokens"] - entry["streams"])
         self.assertEqual(measurements[4]["counted_tokens"], 23)
 
     def test_two_arms_take_turns(self):
@@ -78,7 +80,7 @@ class BenchTest(unittest.TestCase):
         for run in result["runs"]:
             self.check_measurements(run["measurements"])
             self.assertGreater(run["ready_seconds"], 0)
-            self.assertEqual(run["context_length"], 151)
+            self.assertEqual(run["context_length"], 20 + 16 * 24)
             self.assertEqual(len(run["devices"]), 1)
             self.assertEqual(run["model"]["architecture"], "qwen35moe")
         self.assertEqual(len(result["summary"]), 6)
@@ -97,6 +99,14 @@ class BenchTest(unittest.TestCase):
         code, out, err = self.bench("-m", MODEL, "-t", 2, "--prompts", 40, "--batch", 0, "--ab", "", "-np 2", "--repeat", 1)
         self.assertEqual(code, 0, err)
         self.assertIn("A: no more options\nB: -np 2\n", out)
+
+    def test_many_streams_find_a_common_span(self):
+        code, _, err = self.bench("-m", MODEL, "-t", 2, "--prompts", 0, "--batch", 64, "--decode-tokens", 32, "--repeat", 1,
+                                  "--json", self.json)
+        self.assertEqual(code, 0, err)
+        (entry,) = json.loads(self.json.read_text())["runs"][0]["measurements"]
+        self.assertEqual(entry["received_tokens"] % (64 * 32), 0)
+        self.assertGreater(entry["counted_tokens"], 0)
 
     def test_a_running_service(self):
         with Service(MODEL, "-t", 2, "--api-key", "sesame") as service:

@@ -46,7 +46,10 @@ absl::StatusOr<ServiceOptions> ArmOptions(const ArmBase& base, const std::string
                                                    " tokens, the longest sequence ", longest,
                                                    ": choose shorter --prompts"));
   }
-  if (options.ctx_size == 0) options.ctx_size = longest;
+  if (options.ctx_size == 0) {
+    const int64_t wanted = plan.wanted_context();
+    options.ctx_size = base.model_context > 0 ? std::min(wanted, base.model_context) : wanted;
+  }
   return options;
 }
 

@@ -286,11 +286,13 @@ Command MakeBenchCommand(CLI::App& app, Flags& flags) {
   options->seed_option =
       flags.Add(*command, "--seed", options->plan.seed, "Of all prompts (absent: a random one)")
           ->check(IntegerRange(0, kMaxSeed));
+  // On the command line alone: a list of texts with blanks has no form that a config file's
+  // `key = value` and the environment share.
   CLI::Option* const ab =
-      flags.Add(*command, "--ab", options->ab,
-                "Options of serve for arm A and for arm B, which take turns, such as "
-                "\"--chunk 512\" \"--chunk 2048\"");
-  ab->type_size(2)->expected(1);
+      command->add_option("--ab", options->ab,
+                          "Options of serve for arm A and for arm B, which take turns, such as "
+                          "\"--chunk 512\" \"--chunk 2048\"");
+  ab->type_size(2)->expected(1)->configurable(false);
   flags.Add(*command, "--repeat", options->repeat, "Runs of each arm")
       ->check(IntegerRange(1, 1000));
   flags

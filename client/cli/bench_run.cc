@@ -15,6 +15,9 @@ namespace json = boost::json;
 // One short request before anything is measured.
 constexpr int kWarmUpPrompt = 64;
 constexpr int kWarmUpTokens = 8;
+// Streams that hardly ran at one time are run again, twice as long, up to so many times the tokens
+// asked for.
+constexpr int kMostDecodeFactor = 16;
 
 json::object ObjectAt(const json::object& object, const char* key) {
   const json::value* const value = object.if_contains(key);
@@ -67,6 +70,22 @@ class Measurer {
   PromptKey key_;  // of the next prompt
 };
 
+// The streams ran at one time for half of their tokens, less the first ones.
+bool IsLongSpan(const absl::StatusOr<Measurement>& speed) {
+  return speed.ok() && 2 * speed->token_count >= speed->received_count - speed->stream_count;
+}
+
+absl::StatusOr<Measurement> MeasureDecoding(Measurer& measurer, const BenchPlan& plan, int batch,
+                                            int64_t context) {
+  const int64_t most_tokens = std::min<int64_t>(int64_t{kMostDecodeFactor} * plan.decode_tokens,
+                                                context - plan.decode_prompt);
+  for (int tokens = plan.decode_tokens;; tokens *= 2) {
+    WL_ASSIGN_OR_RETURN(const auto streams, measurer.Complete(batch, plan.decode_prompt, tokens));
+    absl::StatusOr<Measurement> speed = DecodeSpeed(streams, plan.decode_prompt);
+    if (IsLongSpan(speed) || int64_t{2} * tokens > most_tokens) return speed;
+  }
+}
+
 absl::Status CheckRoom(const BenchPlan& plan, const ServiceFacts& facts) {
   if (facts.context_length < plan.longest_sequence()) {
     return absl::FailedPreconditionError(
@@ -88,6 +107,13 @@ int64_t BenchPlan::longest_sequence() const {
   for (const int prompt : prompts) longest = std::max(longest, int64_t{prompt} + 1);
   return batches.empty() ? longest
                          : std::max(longest, int64_t{decode_prompt} + int64_t{decode_tokens});
+}
+
+int64_t BenchPlan::wanted_context() const {
+  return batches.empty()
+             ? longest_sequence()
+             : std::max(longest_sequence(),
+                        int64_t{decode_prompt} + int64_t{kMostDecodeFactor} * decode_tokens);
 }
 
 int BenchPlan::most_streams() const {
@@ -147,9 +173,8 @@ absl::Status MeasureRun(const LoadClient& client, const BenchPlan& plan,
     }
   }
   for (const int batch : plan.batches) {
-    WL_ASSIGN_OR_RETURN(const auto streams,
-                        measurer.Complete(batch, plan.decode_prompt, plan.decode_tokens));
-    WL_ASSIGN_OR_RETURN(const Measurement measurement, DecodeSpeed(streams, plan.decode_prompt));
+    WL_ASSIGN_OR_RETURN(const Measurement measurement,
+                        MeasureDecoding(measurer, plan, batch, run.facts.context_length));
     keep(measurement);
   }
   return absl::OkStatus();

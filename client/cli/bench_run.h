@@ -21,8 +21,10 @@ struct BenchPlan {
   int decode_prompt = 128;                            // tokens of the prompt before them
   int64_t seed = 0;                                   // of all prompts
 
-  // The longest sequence of a run, and how many run at one time.
+  // The longest sequence of a run without which there is no bench; the context that leaves room for
+  // longer streams where the first ones had no common span; how many sequences run at one time.
   int64_t longest_sequence() const;
+  int64_t wanted_context() const;
   int most_streams() const;
 };
 

@@ -132,6 +132,7 @@ TEST(BenchTokensTest, BodiesAskForExactlyTheTokens) {
 TEST(BenchPlanTest, KnowsWhatItTakes) {
   BenchPlan plan{.prompts = {100, 5000}, .concurrent_prompts = {1, 4}, .batches = {2}};
   EXPECT_EQ(plan.longest_sequence(), 5001);
+  EXPECT_EQ(plan.wanted_context(), 5001);
   EXPECT_EQ(plan.most_streams(), 4);
   plan.decode_tokens = 6000;
   EXPECT_EQ(plan.longest_sequence(), 6128);
@@ -139,6 +140,7 @@ TEST(BenchPlanTest, KnowsWhatItTakes) {
   EXPECT_EQ(plan.most_streams(), 2);
   plan.batches.clear();
   EXPECT_EQ(plan.longest_sequence(), 72);  // The warm-up.
+  EXPECT_EQ(plan.wanted_context(), 72);
 }
 
 TEST(BenchArmTest, ReplacesTheOptionsOfAllArms) {
@@ -151,7 +153,10 @@ TEST(BenchArmTest, ReplacesTheOptionsOfAllArms) {
   EXPECT_EQ(arm->parallel, 12);
   EXPECT_EQ(arm->layer_split, "2,3");
   EXPECT_EQ(arm->model, "m.gguf");
-  EXPECT_EQ(arm->ctx_size, 256);
+  EXPECT_EQ(arm->ctx_size, 128 + 16 * 128);
+  base.model_context = 300;
+  EXPECT_EQ(ArmOptions(base, "", plan)->ctx_size, 300);
+  EXPECT_EQ(ArmOptions(base, "-c 280", plan)->ctx_size, 280);
   const auto empty = ArmOptions(base, "", plan);
   ASSERT_TRUE(empty.ok()) << empty.status();
   EXPECT_EQ(empty->chunk, 128);
