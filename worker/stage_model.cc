@@ -238,9 +238,11 @@ absl::Status LoadedStage::RunDrySteps() {
   const int64_t prompt_rows = std::min(
       {int64_t{options_.max_rows}, options_.max_context, options_.page_count * kPageTokens});
   WL_RETURN_IF_ERROR(RunDryStep(StepKind::kPrompt, 1, static_cast<int>(prompt_rows)));
-  // A shape is recorded when it comes for the second time, and the largest one makes the room.
+  const int most_sequences = std::min(options_.slot_count, options_.max_rows);
+  WL_RETURN_IF_ERROR(RunDryStep(StepKind::kDecode, most_sequences, 1));
+  // Now that the largest one has made the room, each shape is recorded when it comes again.
   constexpr int kTimes = 2;
-  for (int rows = std::min(options_.slot_count, options_.max_rows); rows > 0; rows /= 2) {
+  for (int rows = most_sequences; rows > 0; rows /= 2) {
     for (int time = 0; time < kTimes; ++time) {
       WL_RETURN_IF_ERROR(RunDryStep(StepKind::kDecode, rows, 1));
     }

@@ -429,9 +429,9 @@ TEST(DryStepsTest, ADeviceRunsTheLargestShapesBeforeItServes) {
   const GoldenPipeline pipeline(golden.model_path, OnFakeDevice(steps));
   EXPECT_THAT(steps, testing::ElementsAre(
                          "prompt of 100 rows, 1 sequences", "decode of 5 rows, 5 sequences",
-                         "decode of 5 rows, 5 sequences", "decode of 2 rows, 2 sequences",
-                         "decode of 2 rows, 2 sequences", "decode of 1 rows, 1 sequences",
-                         "decode of 1 rows, 1 sequences"));
+                         "decode of 5 rows, 5 sequences", "decode of 5 rows, 5 sequences",
+                         "decode of 2 rows, 2 sequences", "decode of 2 rows, 2 sequences",
+                         "decode of 1 rows, 1 sequences", "decode of 1 rows, 1 sequences"));
 }
 
 TEST(DryStepsTest, LeaveNothingBehind) {

@@ -6,6 +6,13 @@ namespace warpline::cuda {
 namespace {
 
 constexpr size_t kMostRecords = 256;  // a few MiB of device memory each for large models
+constexpr size_t kLeastFreeBytes = size_t{64} << 20;  // or a record might not fit
+
+bool HasRoom() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  return cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess || free_bytes >= kLeastFreeBytes;
+}
 
 }  // namespace
 
@@ -13,6 +20,8 @@ void StepRecorder::Begin(const StepShape& shape) {
   if (records_.size() >= kMostRecords && records_.count(shape.key()) == 0) records_.clear();
   const auto [found, is_new] = records_.try_emplace(shape.key());
   record_ = &found->second;
+  const bool comes_again = !is_new && !record_->is_made;
+  if (comes_again && !record_->is_too_large) record_->is_too_large = !HasRoom();
   mode_ = is_new                  ? Mode::kFirst
           : record_->is_made      ? Mode::kReplay
           : record_->is_too_large ? Mode::kPlain
