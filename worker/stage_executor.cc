@@ -274,8 +274,16 @@ void StageExecutor::RunEdge(EdgeTask task) {
   if (const auto* const close = std::get_if<CloseSequence>(&task.item)) RunClose(*close);
   if (auto* const incoming = std::get_if<IncomingStep>(&task.item)) {
     if (!incoming->payload.empty()) incoming->rows = RowsOf(incoming->payload);
-    RunStep(*incoming);
-    task.inlet->Acknowledge(incoming->step.step_id, incoming->edge_slot);
+    const auto acknowledge = [&task, incoming] {
+      task.inlet->Acknowledge(incoming->step.step_id, incoming->edge_slot);
+    };
+    const StartedStep started = StartStep(*incoming);
+    // Token ids have been taken by then, so this is sent while a device computes; rows may still be
+    // on their way to it.
+    const bool brings_rows = !incoming->rows.empty();
+    if (!brings_rows) acknowledge();
+    FinishStep(started);
+    if (brings_rows) acknowledge();
   }
 }
 
@@ -309,14 +317,21 @@ void StageExecutor::RunClose(const CloseSequence& close) {
   control_->Send(std::move(reply));
 }
 
-void StageExecutor::RunStep(IncomingStep& incoming) {
+StageExecutor::StartedStep StageExecutor::StartStep(const IncomingStep& incoming) {
   counters_.set_steps(counters_.steps() + 1);
   const size_t entry_count = incoming.step.entries.size();
-  Step kept = KeepRunnable(incoming.step, incoming.rows);
-  if (kept.entries.empty()) return AnswerEmpty(incoming.step);
+  StartedStep started{.step = KeepRunnable(incoming.step, incoming.rows)};
+  if (started.step.entries.empty()) return started;
   const absl::Span<const float> in =
-      kept.entries.size() == entry_count ? incoming.rows : absl::MakeConstSpan(kept_rows_);
-  const absl::Status status = Compute(kept, in);
+      started.step.entries.size() == entry_count ? incoming.rows : absl::MakeConstSpan(kept_rows_);
+  started.status = RunLayers(started.step, in);
+  return started;
+}
+
+void StageExecutor::FinishStep(const StartedStep& started) {
+  const Step& kept = started.step;
+  if (kept.entries.empty()) return AnswerEmpty(kept);
+  const absl::Status status = started.status.ok() ? HandOn(kept) : started.status;
   if (status.ok()) return;
   FailStep(kept, status);
   // Nothing that a faulty device computed later would be right.
@@ -369,7 +384,7 @@ Step StageExecutor::KeepRunnable(const Step& step, absl::Span<const float> in) {
   return kept;
 }
 
-absl::Status StageExecutor::Compute(const Step& step, absl::Span<const float> in) {
+absl::Status StageExecutor::RunLayers(const Step& step, absl::Span<const float> in) {
   const int row_count = step.RowCount();
   absl::Span<float> out;
   SteadyTime begin = Now();
@@ -380,9 +395,16 @@ absl::Status StageExecutor::Compute(const Step& step, absl::Span<const float> in
   }
   WL_RETURN_IF_ERROR(model_->Forward(step, in, out));
   counters_.set_rows(counters_.rows() + static_cast<uint64_t>(row_count));
-  if (outlet_ == nullptr) WL_RETURN_IF_ERROR(output_->Run(step, *model_, sequences_, *control_));
   counters_.set_busy_seconds(counters_.busy_seconds() + SecondsSince(begin));
-  return outlet_ == nullptr ? absl::OkStatus() : outlet_->SendStep(step);
+  return absl::OkStatus();
+}
+
+absl::Status StageExecutor::HandOn(const Step& step) {
+  if (outlet_ != nullptr) return outlet_->SendStep(step);
+  const SteadyTime begin = Now();
+  WL_RETURN_IF_ERROR(output_->Run(step, *model_, sequences_, *control_));
+  counters_.set_busy_seconds(counters_.busy_seconds() + SecondsSince(begin));
+  return absl::OkStatus();
 }
 
 void StageExecutor::FailEntry(const Step& step, const StepEntry& entry,

@@ -84,6 +84,11 @@ class StageExecutor {
     absl::Status status;
   };
   using Task = std::variant<BeginTask, EdgeTask, EdgeLostTask>;
+  // A step on its way through the layers; on a device they may still compute.
+  struct StartedStep {
+    Step step;  // Without the entries that cannot be run.
+    absl::Status status;
+  };
 
   absl::Status WhyRefused() const;
   void Loop();
@@ -99,8 +104,10 @@ class StageExecutor {
   void RunEdge(EdgeTask task);
   void RunOpen(const OpenSequence& open);
   void RunClose(const CloseSequence& close);
-  void RunStep(IncomingStep& incoming);
-  absl::Status Compute(const Step& step, absl::Span<const float> in);
+  StartedStep StartStep(const IncomingStep& incoming);
+  void FinishStep(const StartedStep& started);
+  absl::Status RunLayers(const Step& step, absl::Span<const float> in);
+  absl::Status HandOn(const Step& step);
   Step KeepRunnable(const Step& step, absl::Span<const float> in);
   void FailEntry(const Step& step, const StepEntry& entry, const absl::Status& status);
   void FailStep(const Step& step, const absl::Status& status);

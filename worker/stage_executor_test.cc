@@ -116,11 +116,10 @@ TEST(StageExecutorTest, AppliesOpenStepsAndCloseInOrderAndHandsThemOn) {
   stage.Run(1, {Entry(7, 2, 0, {3, 4})});
   stage.Run(2, {Entry(7, 2, 2, {5})});
   stage.Close(7, 2);
-  EXPECT_THAT(
-      stage.Finish(),
-      ElementsAre("load", "open edge", "serving 5 shm", "reset 2", "send open 7", "forward 7@0x2",
-                  "send 7@0x2 values 1 1 1 1", "ack 1 slot 1", "forward 7@2x1",
-                  "send 7@2x1 values 1 1", "ack 2 slot 2", "send close 7"));
+  EXPECT_THAT(stage.Finish(), ElementsAre("load", "open edge", "serving 5 shm", "reset 2",
+                                          "send open 7", "forward 7@0x2", "ack 1 slot 1",
+                                          "send 7@0x2 values 1 1 1 1", "forward 7@2x1",
+                                          "ack 2 slot 2", "send 7@2x1 values 1 1", "send close 7"));
 }
 
 TEST(StageExecutorTest, OnlyStageSamplesAndConfirmsTheClose) {
@@ -131,6 +130,22 @@ TEST(StageExecutorTest, OnlyStageSamplesAndConfirmsTheClose) {
   stage.Close(7, 0);
   EXPECT_THAT(stage.FinishBrief(), ElementsAre("forward 7@0x2", "result 1 []", "forward 7@2x1",
                                                "result 2 [7:6]", "closed 7 slot 0"));
+}
+
+TEST(StageExecutorTest, AcknowledgesIdsBeforeTheDrawAndRowsAfterIt) {
+  for (const bool is_first : {true, false}) {
+    Stage stage(is_first, true);
+    stage.Open(7, 0);
+    stage.Run(1, {Entry(7, 0, 0, {3}, true)},
+              is_first ? std::vector<float>() : std::vector<float>{1, 1});
+    std::vector<std::string> lines = stage.Finish();
+    lines.erase(lines.begin(), std::find(lines.begin(), lines.end(), "forward 7@0x1"));
+    if (is_first) {
+      EXPECT_THAT(lines, ElementsAre("forward 7@0x1", "ack 1 slot 1", "result 1 [7:4]"));
+    } else {
+      EXPECT_THAT(lines, ElementsAre("forward 7@0x1", "result 1 [7:4]", "ack 1 slot 1"));
+    }
+  }
 }
 
 TEST(StageExecutorTest, FeedsWhatItDrewBeforeTheCoordinatorKnowsIt) {
