@@ -343,6 +343,47 @@ struct HeadArgs {
   Tensor out;          // [rows.size(), n_vocab]
 };
 
+// A change of one logit: the bias is added, where -infinity forbids the token for good; then, with
+// a count, come the query's penalties for a token that occurs `count` times.
+struct LogitEdit {
+  int32_t token_id = 0;
+  int32_t count = 0;
+  float bias = 0;
+};
+
+constexpr int kMaxCandidates = 256;
+
+// What is asked about one row of logits.
+struct CandidateQuery {
+  absl::Span<const LogitEdit> edits;  // ascending token ids; those of one token apply in order
+  float repetition_penalty = 1;       // divides a logit above 0, multiplies any other
+  float presence_penalty = 0;         // is subtracted
+  float frequency_penalty = 0;        // is subtracted `count` times
+  double temperature = 0;             // > 0: weight_sum is asked for
+  int least = 1;                      // so many candidates are wanted,
+  int most = 1;                       // and up to kMaxCandidates where they cost little
+};
+
+struct Candidate {
+  float logit = 0;
+  int32_t token_id = 0;
+};
+
+struct RowCandidates {
+  bool all_finite = true;  // before the edits; otherwise nothing below is set
+  float largest = 0;       // after the edits; -infinity when no token is left
+  double weight_sum = 0;   // of exp((logit - largest) / temperature), in an order that is fixed
+  // In descending order, ties by the lower id, at least `least` unless fewer logits are finite.
+  std::vector<Candidate> candidates;
+};
+
+// Edits rows of logits in place, in double and clamped to finite floats, and finds the largest.
+struct TopCandidatesArgs {
+  Tensor logits;  // [rows, n_vocab]
+  absl::Span<const CandidateQuery> queries;
+  absl::Span<RowCandidates> out;  // complete when the call returns
+};
+
 // One device. All calls come from the one thread that owns it (the stage executor); each op is
 // complete, or ordered before later ones, when it returns. Errors of ops: Internal (a device fault)
 // or InvalidArgument (a bug in the caller).
@@ -390,6 +431,8 @@ class Backend {
   virtual absl::Status DeltaPrep(const DeltaPrepArgs& args) = 0;
   virtual absl::Status DeltaRun(const DeltaRunArgs& args) = 0;
   virtual absl::Status Head(const HeadArgs& args) = 0;
+  // After EndStep, as Head may be.
+  virtual absl::Status TopCandidates(const TopCandidatesArgs& args) = 0;
 };
 
 }  // namespace warpline

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
+#include "kernels/find_candidates.h"
 #include "worker/stage_links.h"
 #include "worker/stage_model.h"
 
@@ -58,6 +59,7 @@ class FakeModel final : public StageModel {
     uint64_t fail_step = 0;
     absl::Status failure;
     int32_t nan_after_token = -1;  // the logits after this token id are not finite
+    absl::Status read_failure;     // of EditedLogits
   };
   FakeModel(CallLog& log, Options options) : log_(log), options_(std::move(options)) {}
 
@@ -99,11 +101,28 @@ class FakeModel final : public StageModel {
     }
     return absl::OkStatus();
   }
+  absl::Status Candidates(absl::Span<const int32_t> rows, absl::Span<const CandidateQuery> queries,
+                          absl::Span<RowCandidates> out) override {
+    const size_t width = static_cast<size_t>(options_.n_vocab);
+    logits_.resize(rows.size() * width);
+    const absl::Status computed = Logits(rows, absl::MakeSpan(logits_));
+    for (size_t index = 0; index < rows.size(); ++index) {
+      FindCandidates(queries[index], absl::MakeSpan(logits_).subspan(index * width, width),
+                     out[index]);
+    }
+    return computed;
+  }
+  absl::Status EditedLogits(int index, absl::Span<float> out) override {
+    std::copy_n(logits_.begin() + index * options_.n_vocab, out.size(), out.begin());
+    log_.Add(absl::StrCat("edited logits ", index));
+    return options_.read_failure;
+  }
 
  private:
   CallLog& log_;
   const Options options_;
   std::vector<int32_t> tokens_;  // of the step that ran last
+  std::vector<float> logits_;    // of the Candidates call that ran last
 };
 
 class FakeInlet final : public Inlet {

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "kernels/quant_decode.h"
-#include "worker/non_finite.h"
+#include "kernels/non_finite.h"
 
 namespace warpline {
 namespace {

@@ -63,6 +63,9 @@ class ForwardingBackend : public Backend {
   absl::Status DeltaPrep(const DeltaPrepArgs& args) override { return inner_->DeltaPrep(args); }
   absl::Status DeltaRun(const DeltaRunArgs& args) override { return inner_->DeltaRun(args); }
   absl::Status Head(const HeadArgs& args) override { return inner_->Head(args); }
+  absl::Status TopCandidates(const TopCandidatesArgs& args) override {
+    return inner_->TopCandidates(args);
+  }
 
  private:
   const std::unique_ptr<Backend> inner_;

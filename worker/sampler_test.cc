@@ -11,9 +11,13 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
+#include "base/status.h"
+#include "kernels/find_candidates.h"
 
 namespace warpline {
 namespace {
@@ -87,6 +91,22 @@ int32_t ReferenceToken(const std::vector<float>& logits, const SamplingParams& p
     if (sum > draw) return token;
   }
   return distribution.back().first;
+}
+
+// Asks and draws as a stage does; `logits` are edited in place. `reads`, if given, counts the draws
+// that needed the whole row.
+absl::StatusOr<int32_t> SampleToken(absl::Span<float> logits, const SamplingParams& params,
+                                    const std::vector<int32_t>& history, int64_t position,
+                                    int* reads = nullptr) {
+  const int n_vocab = static_cast<int>(logits.size());
+  DrawPlan plan;
+  WL_RETURN_IF_ERROR(PlanDraw(params, history, n_vocab, plan));
+  RowCandidates row;
+  FindCandidates(plan.query, logits, row);
+  return DrawToken(row, params, n_vocab, position, [&]() -> absl::Span<const float> {
+    if (reads != nullptr) ++*reads;
+    return logits;
+  });
 }
 
 absl::StatusOr<int32_t> Sample(std::vector<float> logits, const SamplingParams& params,
@@ -300,6 +320,102 @@ TEST(SamplerTest, ReportsNonFiniteLogits) {
       EXPECT_EQ(token.status().code(), absl::StatusCode::kInternal);
       EXPECT_EQ(DetailOf(token.status()).code, "numerical_error");
     }
+  }
+}
+
+TEST(SamplerTest, AsksForNoMoreThanTheDrawNeeds) {
+  const auto query = [](const SamplingParams& params) {
+    DrawPlan plan;
+    EXPECT_TRUE(PlanDraw(params, {}, 1000, plan).ok());
+    return plan.query;
+  };
+  const CandidateQuery greedy = query({.temperature = 0, .top_k = 20, .top_p = 0.5f});
+  EXPECT_EQ(greedy.most, 1);
+  EXPECT_EQ(greedy.temperature, 0);
+  const CandidateQuery top_k = query({.temperature = 2, .top_k = 20, .top_p = 0.5f});
+  EXPECT_EQ(top_k.least, 20);
+  EXPECT_EQ(top_k.most, 20);
+  EXPECT_EQ(top_k.temperature, 0);
+  EXPECT_EQ(query({.top_k = 999}).least, kMaxCandidates);
+  EXPECT_EQ(query({.temperature = 0.5f}).temperature, 0.5);
+  EXPECT_EQ(query({.temperature = 0.5f, .top_k = 1000}).temperature, 0.5);
+  EXPECT_EQ(query({.temperature = 0.5f, .top_p = 0.9f}).temperature, 1);
+  EXPECT_EQ(query({.temperature = 0.5f, .min_p = 0.1f}).temperature, 0);
+  EXPECT_EQ(query({.temperature = 0.5f, .min_p = 0.1f}).least, 1);
+}
+
+TEST(SamplerTest, OrdersTheEditsOfEachToken) {
+  const SamplingParams params = {.frequency_penalty = 1,
+                                 .logit_bias = {{5, 1.0f}, {2, 2.0f}, {5, 3.0f}}};
+  DrawPlan plan;
+  ASSERT_TRUE(PlanDraw(params, std::vector<int32_t>{5, 1, 5}, 10, plan).ok());
+  std::vector<std::string> edits;
+  for (const LogitEdit& edit : plan.query.edits) {
+    edits.push_back(absl::StrCat(edit.token_id, " bias ", edit.bias, " count ", edit.count));
+  }
+  EXPECT_THAT(edits,
+              testing::ElementsAre("1 bias 0 count 1", "2 bias 2 count 0", "5 bias 1 count 0",
+                                   "5 bias 3 count 0", "5 bias 0 count 2"));
+}
+
+// A device names as many candidates as it likes; where they end changes no draw.
+TEST(SamplerTest, DrawsTheSameFromFewerCandidates) {
+  const std::vector<SamplingParams> settings = {
+      {.temperature = 1.5f}, {.top_k = 40},
+      {.top_k = 600},        {.top_p = 0.95f},
+      {.min_p = 0.01f},      {.temperature = 2, .top_k = 300, .top_p = 0.9f, .min_p = 0.001f}};
+  int reads = 0;
+  const std::vector<float> logits = RandomLogits(1000, 2, 11);
+  for (SamplingParams params : settings) {
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      params.seed = seed;
+      DrawPlan plan;
+      ASSERT_TRUE(PlanDraw(params, {}, 1000, plan).ok());
+      plan.query.least = plan.query.most;
+      std::vector<float> edited = logits;
+      RowCandidates row;
+      FindCandidates(plan.query, absl::MakeSpan(edited), row);
+      ASSERT_EQ(row.candidates.size(), static_cast<size_t>(plan.query.most));
+      const int32_t expected = ReferenceToken(logits, params, {}, 3);
+      for (const size_t named : {256, 100, 10, 1}) {
+        if (named < row.candidates.size()) row.candidates.resize(named);
+        const absl::StatusOr<int32_t> token =
+            DrawToken(row, params, 1000, 3, [&]() -> absl::Span<const float> {
+              ++reads;
+              return edited;
+            });
+        EXPECT_EQ(*token, expected) << named << " named, seed " << seed;
+      }
+    }
+  }
+  EXPECT_GT(reads, 0);
+}
+
+TEST(SamplerTest, ReadsTheRowOnlyForDrawsBeyondTheCandidates) {
+  std::vector<float> peaked(5000, -30);
+  for (int token = 0; token < 50; ++token) peaked[token * 7] = static_cast<float>(token % 10) / 3;
+  int reads = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    for (SamplingParams params :
+         {SamplingParams{.temperature = 0}, SamplingParams{.temperature = 1},
+          SamplingParams{.top_k = 40}, SamplingParams{.top_p = 0.9f}}) {
+      params.seed = seed;
+      EXPECT_TRUE(SampleToken(absl::MakeSpan(peaked), params, {}, 1, &reads).ok());
+    }
+  }
+  EXPECT_EQ(reads, 0);
+  std::vector<float> flat(5000, 1);
+  EXPECT_TRUE(SampleToken(absl::MakeSpan(flat), {.top_k = 4000, .seed = 1}, {}, 1, &reads).ok());
+  EXPECT_EQ(reads, 1);
+}
+
+TEST(SamplerTest, ReturnsWhatFailedWhenTheRowCannotBeRead) {
+  const RowCandidates row{.largest = 1, .weight_sum = 1000, .candidates = {{1, 7}}};
+  for (const SamplingParams& params :
+       {SamplingParams{.seed = 1}, SamplingParams{.top_k = 3}, SamplingParams{.top_p = 0.5f}}) {
+    const absl::StatusOr<int32_t> token = DrawToken(
+        row, params, 1000, 2, [] { return absl::UnavailableError("the device is gone"); });
+    EXPECT_EQ(token.status().code(), absl::StatusCode::kUnavailable);
   }
 }
 

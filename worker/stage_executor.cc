@@ -12,7 +12,7 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "proto/stage_protocol.h"
-#include "worker/non_finite.h"
+#include "kernels/non_finite.h"
 #include "worker/step_proto.h"
 
 namespace warpline {

@@ -177,6 +177,42 @@ TEST(StageExecutorTest, PenaltiesSeeAllEarlierTokens) {
                           "forward 7@3x1", "result 3 [7:1]"));
 }
 
+TEST(StageExecutorTest, ReadsTheLogitsOfARowWhoseDrawGoesBeyondTheCandidates) {
+  // Top-k asks for more than a device names; so cold a draw takes the best of them.
+  Stage stage(true, true, {.n_vocab = 1000});
+  stage.Open(7, 0);
+  stage.Open(8, 1, {.temperature = 0.01f, .top_k = 999});
+  stage.Open(9, 2, {.temperature = 0.01f, .top_k = 20});
+  stage.Run(1, {Entry(7, 0, 0, {3}, true), Entry(8, 1, 0, {4}, true), Entry(9, 2, 0, {5}, true)});
+  EXPECT_THAT(stage.FinishBrief(), ElementsAre("forward 7@0x1,8@0x1,9@0x1", "edited logits 1",
+                                               "result 1 [7:4 8:5 9:6]"));
+}
+
+TEST(StageExecutorTest, LogitsThatCannotBeReadFailTheStep) {
+  Stage stage(true, true,
+              {.n_vocab = 1000, .read_failure = absl::InternalError("the device is gone")});
+  stage.Open(7, 0, {.top_k = 999});
+  stage.Run(1, {Entry(7, 0, 0, {3}, true)});
+  EXPECT_THAT(stage.FinishBrief(), Contains(testing::HasSubstr("failure 7 code 13")));
+}
+
+TEST(StageExecutorTest, DrawsForMoreRowsThanTheModelTakesAtOnce) {
+  Stage stage(true, true, {.n_vocab = 100});
+  std::vector<StepEntry> entries;
+  std::vector<std::string> tokens;
+  for (int id = 0; id < 70; ++id) {
+    // Every tenth forbids its best token; the lowest id of the others is 0.
+    SamplingParams sampling{.temperature = 0};
+    if (id % 10 == 0) sampling.logit_bias = {{id + 1, -std::numeric_limits<float>::infinity()}};
+    stage.Open(id, id, sampling);
+    entries.push_back(Entry(id, id, 0, {id}, true));
+    tokens.push_back(absl::StrCat(id, ":", id % 10 == 0 ? 0 : id + 1));
+  }
+  stage.Run(1, entries);
+  EXPECT_THAT(stage.Finish(),
+              Contains(absl::StrCat("result 1 [", absl::StrJoin(tokens, " "), "]")));
+}
+
 TEST(StageExecutorTest, SendsLogitsFromTheWantedPositionInPieces) {
   // 300,000 values a row: 2 MiB hold one row.
   Stage stage(true, true, {.n_vocab = 300000});

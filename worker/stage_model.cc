@@ -83,6 +83,10 @@ absl::Status NoRoom(const DeviceBytes& planned, const DeviceMemory& memory) {
       "; a smaller -c, --parallel or --chunk, --kv-type q8_0 or more workers need less"));
 }
 
+absl::Span<uint8_t> BytesOf(absl::Span<float> values) {
+  return {reinterpret_cast<uint8_t*>(values.data()), values.size() * sizeof(float)};
+}
+
 class LoadedStage final : public StageModel {
  public:
   LoadedStage(const ModelSpec& spec, const StageModelOptions& options, Backend& backend)
@@ -111,6 +115,9 @@ class LoadedStage final : public StageModel {
   absl::Status Forward(const Step& step, absl::Span<const float> in,
                        absl::Span<float> out) override;
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override;
+  absl::Status Candidates(absl::Span<const int32_t> rows, absl::Span<const CandidateQuery> queries,
+                          absl::Span<RowCandidates> out) override;
+  absl::Status EditedLogits(int index, absl::Span<float> out) override;
 
  private:
   absl::Status LoadAll(const GgufFile& file, const std::function<void(double)>& progress);
@@ -124,7 +131,11 @@ class LoadedStage final : public StageModel {
   absl::Status FetchNgrams(const Step& step);
   absl::Status CheckStep(const Step& step, absl::Span<const float> in, absl::Span<float> out) const;
   absl::Status RunLayers(const Tensor& residual, absl::Span<const float> in);
-  absl::Status RunHead(absl::Span<const int32_t> rows, absl::Span<float> out);
+  absl::Status CheckLogitRows(absl::Span<const int32_t> rows) const;
+  Tensor LogitRows(size_t row_count) const {
+    return PackedRows(logits_.get(), static_cast<int64_t>(row_count), spec_.n_vocab);
+  }
+  absl::Status RunHead(absl::Span<const int32_t> rows);
   int64_t CacheBytes() const;
 
   const ModelSpec spec_;
@@ -146,6 +157,7 @@ class LoadedStage final : public StageModel {
   int64_t cache_bytes_ = 0;
   std::string device_memory_line_;
   int row_count_ = 0;               // of the step that Forward ran last; 0 after a failure
+  int candidate_rows_ = 0;          // of the Candidates call whose logits are still there
   std::vector<int32_t> token_ids_;  // of the step, row by row
   std::vector<StepSequence> sequences_;
 };
@@ -271,10 +283,12 @@ absl::Status LoadedStage::RunDryStep(StepKind kind, int sequence_count, int rows
   if (is_last()) {
     std::vector<int32_t> rows(std::min(row_count, options_.max_logit_rows));
     std::iota(rows.begin(), rows.end(), 0);
-    std::vector<float> logits(rows.size() * static_cast<size_t>(spec_.n_vocab));
-    WL_RETURN_IF_ERROR(Logits(rows, absl::MakeSpan(logits)));
+    const std::vector<CandidateQuery> queries(rows.size(),
+                                              {.temperature = 1, .most = kMaxCandidates});
+    std::vector<RowCandidates> found(rows.size());
+    WL_RETURN_IF_ERROR(Candidates(rows, queries, absl::MakeSpan(found)));
   }
-  row_count_ = 0;
+  row_count_ = candidate_rows_ = 0;
   return ResetAllSlots();
 }
 
@@ -316,7 +330,7 @@ absl::Status LoadedStage::CheckStep(const Step& step, absl::Span<const float> in
 
 absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
                                   absl::Span<float> out) {
-  row_count_ = 0;
+  row_count_ = candidate_rows_ = 0;
   WL_RETURN_IF_ERROR(CheckStep(step, in, out));
   slots_.Advance(step, sequences_);
   token_ids_.clear();
@@ -333,9 +347,7 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
   WL_RETURN_IF_ERROR(ran);
   WL_RETURN_IF_ERROR(ended);
   if (!is_last()) {
-    const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(out.data()),
-                                    out.size() * sizeof(float));
-    WL_RETURN_IF_ERROR(backend_.Download(*workspace_.residual, 0, bytes));
+    WL_RETURN_IF_ERROR(backend_.Download(*workspace_.residual, 0, BytesOf(out)));
   }
   row_count_ = row_count;
   return absl::OkStatus();
@@ -375,7 +387,7 @@ absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const flo
                                .out = normed});
 }
 
-absl::Status LoadedStage::Logits(absl::Span<const int32_t> rows, absl::Span<float> out) {
+absl::Status LoadedStage::CheckLogitRows(absl::Span<const int32_t> rows) const {
   if (!is_last()) return absl::InvalidArgumentError("logits asked of a stage that is not the last");
   if (rows.size() > static_cast<size_t>(options_.max_logit_rows)) {
     return absl::InvalidArgumentError(absl::StrCat("logits of ", rows.size(),
@@ -388,25 +400,50 @@ absl::Status LoadedStage::Logits(absl::Span<const int32_t> rows, absl::Span<floa
           absl::StrCat("logits of row ", row, " asked, the last step has ", row_count_, " rows"));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::Logits(absl::Span<const int32_t> rows, absl::Span<float> out) {
+  candidate_rows_ = 0;
+  WL_RETURN_IF_ERROR(CheckLogitRows(rows));
   if (out.size() != rows.size() * spec_.n_vocab) {
     return absl::InvalidArgumentError(
         absl::StrCat("room for ", out.size(), " logits, expected ", rows.size() * spec_.n_vocab));
   }
   if (rows.empty()) return absl::OkStatus();
-  return RunHead(rows, out);
+  WL_RETURN_IF_ERROR(RunHead(rows));
+  return backend_.Download(*logits_, 0, BytesOf(out));
 }
 
-absl::Status LoadedStage::RunHead(absl::Span<const int32_t> rows, absl::Span<float> out) {
+absl::Status LoadedStage::Candidates(absl::Span<const int32_t> rows,
+                                     absl::Span<const CandidateQuery> queries,
+                                     absl::Span<RowCandidates> out) {
+  candidate_rows_ = 0;
+  WL_RETURN_IF_ERROR(CheckLogitRows(rows));
+  if (rows.empty()) return absl::OkStatus();
+  WL_RETURN_IF_ERROR(RunHead(rows));
+  WL_RETURN_IF_ERROR(
+      backend_.TopCandidates({.logits = LogitRows(rows.size()), .queries = queries, .out = out}));
+  candidate_rows_ = static_cast<int>(rows.size());
+  return absl::OkStatus();
+}
+
+absl::Status LoadedStage::EditedLogits(int index, absl::Span<float> out) {
+  if (index < 0 || index >= candidate_rows_ || out.size() != static_cast<size_t>(spec_.n_vocab)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("room for ", out.size(), " logits of query ", index, " of ", candidate_rows_));
+  }
+  const int64_t row_bytes = int64_t{spec_.n_vocab} * static_cast<int64_t>(sizeof(float));
+  return backend_.Download(*logits_, index * row_bytes, BytesOf(out));
+}
+
+absl::Status LoadedStage::RunHead(absl::Span<const int32_t> rows) {
   const Matrix& matrix = head_.weight != nullptr ? head_ : embedding_;
-  WL_RETURN_IF_ERROR(backend_.Head(
-      {.matrix = matrix.linear(),
-       .in = PackedRows(workspace_.normed.get(), row_count_, spec_.n_embd),
-       .rows = rows,
-       .soft_cap = static_cast<float>(spec_.logit_soft_cap),
-       .out = PackedRows(logits_.get(), static_cast<int64_t>(rows.size()), spec_.n_vocab)}));
-  const absl::Span<uint8_t> bytes(reinterpret_cast<uint8_t*>(out.data()),
-                                  out.size() * sizeof(float));
-  return backend_.Download(*logits_, 0, bytes);
+  return backend_.Head({.matrix = matrix.linear(),
+                        .in = PackedRows(workspace_.normed.get(), row_count_, spec_.n_embd),
+                        .rows = rows,
+                        .soft_cap = static_cast<float>(spec_.logit_soft_cap),
+                        .out = LogitRows(rows.size())});
 }
 
 }  // namespace

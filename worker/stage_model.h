@@ -27,7 +27,7 @@ struct StageModelOptions {
   int64_t max_context = 0;         // longest sequence
   int64_t configured_context = 0;  // before it was lowered; longrope chooses its factors by it
   int max_rows = 512;              // most rows of a step
-  int max_logit_rows = 32;         // most rows of one Logits() call
+  int max_logit_rows = 32;         // most rows of one Logits() or Candidates() call
   // Rows of the n-gram table; must outlive the stage. The stage that has the table's layer needs
   // it.
   NgramReader* ngram_reader = nullptr;
@@ -68,6 +68,14 @@ class StageModel {
                                absl::Span<float> out) = 0;
   // Last stage: logits of these rows of the step that Forward ran last, [rows.size(), n_vocab].
   virtual absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) = 0;
+  // Last stage: computes the logits of these rows and answers a query for each of them, in `out`
+  // [rows.size()].
+  virtual absl::Status Candidates(absl::Span<const int32_t> rows,
+                                  absl::Span<const CandidateQuery> queries,
+                                  absl::Span<RowCandidates> out) = 0;
+  // The logits [n_vocab] of the row that query `index` of the last Candidates call was about, with
+  // its edits.
+  virtual absl::Status EditedLogits(int index, absl::Span<float> out) = 0;
 };
 
 }  // namespace warpline

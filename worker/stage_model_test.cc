@@ -269,6 +269,33 @@ TEST_F(StageModelTest, RowsMayBeChosenInAnyOrder) {
   EXPECT_TRUE(SameBits(got.subspan(2 * n_vocab), expected.subspan(4 * n_vocab, n_vocab)));
 }
 
+TEST_F(StageModelTest, CandidatesAreTheLargestLogits) {
+  const absl::StatusOr<std::vector<float>> all = pipeline_.Run(StepOf(0, 0, 5, {0}));
+  ASSERT_TRUE(all.ok());
+  const size_t n_vocab = pipeline_.spec().n_vocab;
+  StageModel& last = pipeline_.stage(1);
+  std::vector<float> edited(n_vocab);
+  std::vector<RowCandidates> found(2);
+  EXPECT_FALSE(last.EditedLogits(0, absl::MakeSpan(edited)).ok());  // nothing was asked yet
+  const std::vector<LogitEdit> edits = {{.token_id = 3, .bias = 1000}};
+  const std::vector<CandidateQuery> queries = {{.edits = edits}, {}};
+  ASSERT_TRUE(last.Candidates({4, 1}, queries, absl::MakeSpan(found)).ok());
+  EXPECT_EQ(found[0].candidates.at(0).token_id, 3);
+  const auto row = all->begin() + static_cast<std::ptrdiff_t>(n_vocab);
+  const auto best = std::max_element(row, row + static_cast<std::ptrdiff_t>(n_vocab));
+  EXPECT_EQ(found[1].candidates.at(0).token_id, best - row);
+  EXPECT_EQ(found[1].candidates.at(0).logit, *best);
+  ASSERT_TRUE(last.EditedLogits(0, absl::MakeSpan(edited)).ok());
+  EXPECT_EQ(edited[3], (*all)[4 * n_vocab + 3] + 1000);
+  EXPECT_EQ(edited[4], (*all)[4 * n_vocab + 4]);
+  EXPECT_FALSE(last.EditedLogits(2, absl::MakeSpan(edited)).ok());
+  EXPECT_FALSE(last.EditedLogits(-1, absl::MakeSpan(edited)).ok());
+  EXPECT_FALSE(last.Candidates({4, 1}, {}, absl::MakeSpan(found)).ok());
+  EXPECT_FALSE(last.Candidates({5, 1}, queries, absl::MakeSpan(found)).ok());
+  EXPECT_FALSE(pipeline_.stage(0).Candidates({4, 1}, queries, absl::MakeSpan(found)).ok());
+  EXPECT_FALSE(last.EditedLogits(0, absl::MakeSpan(edited)).ok());  // the last call failed
+}
+
 // What a broken neighbour sends spoils its own sequence only, and nothing of it is left when its
 // pages are used again.
 TEST_F(StageModelTest, NonFiniteRowsStayInTheirSequence) {

@@ -7,18 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "base/status.h"
+#include "kernels/non_finite.h"
 #include "proto/stage_protocol.h"
-#include "worker/non_finite.h"
-#include "worker/sampler.h"
 
 namespace warpline {
 namespace {
 
-// One entry's place among the rows of a step.
-struct SampleRow {
-  const StepEntry* entry = nullptr;
-  int32_t row = 0;
-};
+int PieceRows(int n_vocab) {
+  const int64_t row_bytes = int64_t{n_vocab} * static_cast<int64_t>(sizeof(float));
+  return static_cast<int>(std::clamp<int64_t>(kLogitPieceBytes / row_bytes, 1, kMaxLogitRows));
+}
 
 // The tokens of all positions up to the entry's last. A token that was drawn earlier comes back as
 // the input of the next step, so nothing is appended when it is drawn.
@@ -30,8 +28,12 @@ void ExtendHistory(const StepEntry& entry, std::vector<int32_t>& history) {
 }  // namespace
 
 StageOutput::StageOutput(int n_vocab, FailEntry fail_entry)
-    : n_vocab_(n_vocab), fail_entry_(std::move(fail_entry)) {
-  logits_.resize(static_cast<size_t>(kMaxLogitRows) * static_cast<size_t>(n_vocab_));
+    : n_vocab_(n_vocab),
+      fail_entry_(std::move(fail_entry)),
+      piece_rows_(PieceRows(n_vocab)),
+      plans_(kMaxLogitRows),
+      candidates_(kMaxLogitRows) {
+  logits_.resize(static_cast<size_t>(piece_rows_) * static_cast<size_t>(n_vocab_));
 }
 
 absl::Status StageOutput::Run(const Step& step, StageModel& model, StageSequences& sequences,
@@ -59,11 +61,8 @@ absl::Status StageOutput::SendLogits(const Step& step, const StepEntry& entry, i
   const int row_count = static_cast<int>(entry.token_ids.size());
   const int skipped =
       static_cast<int>(std::clamp<int64_t>(logits_from - entry.position, 0, row_count));
-  const int64_t row_bytes = int64_t{n_vocab_} * 4;
-  const int piece_rows =
-      static_cast<int>(std::clamp<int64_t>(kLogitPieceBytes / row_bytes, 1, kMaxLogitRows));
-  for (int begin = skipped; begin < row_count; begin += piece_rows) {
-    std::vector<int32_t> rows(static_cast<size_t>(std::min(piece_rows, row_count - begin)));
+  for (int begin = skipped; begin < row_count; begin += piece_rows_) {
+    std::vector<int32_t> rows(static_cast<size_t>(std::min(piece_rows_, row_count - begin)));
     std::iota(rows.begin(), rows.end(), first_row + begin);
     const absl::Span<float> logits(logits_.data(), rows.size() * static_cast<size_t>(n_vocab_));
     WL_RETURN_IF_ERROR(model.Logits(rows, logits));
@@ -92,32 +91,56 @@ absl::Status StageOutput::Sample(const Step& step, StageModel& model, StageSeque
   int32_t next_row = 0;
   for (const StepEntry& entry : step.entries) {
     next_row += static_cast<int32_t>(entry.token_ids.size());
-    if (entry.sample && !sequences.at(entry.key).failed) {
-      wanted.push_back({.entry = &entry, .row = next_row - 1});
+    StageSequence& sequence = sequences.at(entry.key);
+    if (!entry.sample || sequence.failed) continue;
+    const absl::Status planned =
+        PlanDraw(sequence.sampling, sequence.history, n_vocab_, plans_[wanted.size()]);
+    if (!planned.ok()) {
+      fail_entry_(step, entry, planned);
+      continue;
     }
+    wanted.push_back({.entry = &entry, .sequence = &sequence, .row = next_row - 1});
+    if (wanted.size() < kMaxLogitRows) continue;
+    WL_RETURN_IF_ERROR(DrawTokens(step, wanted, model, result));
+    wanted.clear();
   }
-  for (size_t begin = 0; begin < wanted.size(); begin += kMaxLogitRows) {
-    const size_t count = std::min<size_t>(kMaxLogitRows, wanted.size() - begin);
-    std::vector<int32_t> rows;
-    for (size_t index = 0; index < count; ++index) rows.push_back(wanted[begin + index].row);
-    const size_t width = static_cast<size_t>(n_vocab_);
-    WL_RETURN_IF_ERROR(model.Logits(rows, absl::MakeSpan(logits_.data(), count * width)));
-    for (size_t index = 0; index < count; ++index) {
-      const StepEntry& entry = *wanted[begin + index].entry;
-      StageSequence& sequence = sequences.at(entry.key);
-      const absl::StatusOr<int32_t> token =
-          SampleToken(absl::MakeSpan(logits_.data() + index * width, width), sequence.sampling,
-                      sequence.history, static_cast<int64_t>(sequence.history.size()));
-      if (!token.ok()) {
-        fail_entry_(step, entry, token.status());
-        continue;
-      }
-      sequence.drawn = *token;
-      v1::SampledToken& drawn = *result.add_tokens();
-      drawn.set_sequence_id(entry.key.sequence_id);
-      drawn.set_generation(entry.key.generation);
-      drawn.set_token_id(*token);
+  return DrawTokens(step, wanted, model, result);
+}
+
+absl::Status StageOutput::DrawTokens(const Step& step, absl::Span<const SampleRow> rows,
+                                     StageModel& model, v1::StepResult& result) {
+  if (rows.empty()) return absl::OkStatus();
+  std::vector<int32_t> numbers;
+  std::vector<CandidateQuery> queries;
+  for (size_t index = 0; index < rows.size(); ++index) {
+    numbers.push_back(rows[index].row);
+    queries.push_back(plans_[index].query);
+  }
+  WL_RETURN_IF_ERROR(
+      model.Candidates(numbers, queries, absl::MakeSpan(candidates_).subspan(0, rows.size())));
+  for (size_t index = 0; index < rows.size(); ++index) {
+    const StepEntry& entry = *rows[index].entry;
+    StageSequence& sequence = *rows[index].sequence;
+    absl::Status read;
+    const auto fetch = [&]() -> absl::StatusOr<absl::Span<const float>> {
+      const auto row = absl::MakeSpan(logits_).subspan(0, static_cast<size_t>(n_vocab_));
+      read = model.EditedLogits(static_cast<int>(index), row);
+      if (!read.ok()) return read;
+      return row;
+    };
+    const absl::StatusOr<int32_t> token =
+        DrawToken(candidates_[index], sequence.sampling, n_vocab_,
+                  static_cast<int64_t>(sequence.history.size()), fetch);
+    WL_RETURN_IF_ERROR(read);  // The model's, not the entry's.
+    if (!token.ok()) {
+      fail_entry_(step, entry, token.status());
+      continue;
     }
+    sequence.drawn = *token;
+    v1::SampledToken& drawn = *result.add_tokens();
+    drawn.set_sequence_id(entry.key.sequence_id);
+    drawn.set_generation(entry.key.generation);
+    drawn.set_token_id(*token);
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "worker/sampler.h"
 #include "worker/stage_links.h"
 #include "worker/stage_model.h"
 #include "worker/stage_sequences.h"
@@ -32,14 +33,28 @@ class StageOutput {
                    ControlSink& control);
 
  private:
+  // One entry that wants a token, and its place among the rows of the step.
+  struct SampleRow {
+    const StepEntry* entry = nullptr;
+    StageSequence* sequence = nullptr;
+    int32_t row = 0;
+  };
+
   absl::Status SendLogits(const Step& step, const StepEntry& entry, int first_row,
                           int64_t logits_from, StageModel& model, ControlSink& control);
   absl::Status Sample(const Step& step, StageModel& model, StageSequences& sequences,
                       v1::StepResult& result);
+  // One token for each of at most kMaxLogitRows rows.
+  absl::Status DrawTokens(const Step& step, absl::Span<const SampleRow> rows, StageModel& model,
+                          v1::StepResult& result);
 
   const int n_vocab_;
   const FailEntry fail_entry_;
-  std::vector<float> logits_;  // [kMaxLogitRows, n_vocab]
+  const int piece_rows_;       // of logits that are sent together
+  std::vector<float> logits_;  // [piece_rows_, n_vocab]
+  // Of the rows that are drawn together; kept for their memory.
+  std::vector<DrawPlan> plans_;            // [kMaxLogitRows]
+  std::vector<RowCandidates> candidates_;  // [kMaxLogitRows]
 };
 
 }  // namespace warpline

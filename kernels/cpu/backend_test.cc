@@ -123,6 +123,12 @@ std::vector<OpCase> BatchCases() {
                    .k = 64,
                    .n = 500,
                    .soft_cap = 2});
+  cases.push_back({.op = CaseOp::kCandidates,
+                   .rows = kBatchRows,
+                   .n = 700,
+                   .bias = true,
+                   .scale = true,
+                   .used = 20});
   for (const int head_dim : {32, 40}) {
     cases.push_back({.op = CaseOp::kDeltaNet,
                      .rows = kBatchRows,
@@ -218,6 +224,61 @@ TEST(BackendTest, ARowThatIsNotANumberTouchesNoOther) {
       ASSERT_TRUE(std::isnan(poisoned[kPoisoned * width + i])) << CaseName(op_case);
     }
   }
+}
+
+TEST(BackendTest, CandidatesOfUnlikelyRows) {
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const std::vector<float> logits = {1, 2, 3, 3, /**/ kMax, -kMax, 0, kInf, /**/ 1, kMax, -0.0f, 0};
+  auto buffer = backend->Allocate(logits.size() * sizeof(float));
+  ASSERT_TRUE(buffer.ok());
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(logits.data()),
+                                        logits.size() * sizeof(float));
+  ASSERT_TRUE(backend->Upload(bytes, **buffer, 0).ok());
+  const std::vector<LogitEdit> forbid = {
+      {0, 0, -kInf}, {1, 0, -kInf}, {2, 0, -kInf}, {3, 3, -kInf}};
+  // Sums are clamped; an edit after the one that forbids does nothing.
+  const std::vector<LogitEdit> clamp = {{0, 0, -kInf}, {0, 0, 99}, {1, 0, kMax}, {1, 1, 0}};
+  std::vector<CandidateQuery> queries = {
+      {.edits = forbid, .temperature = 1},
+      {.temperature = 1},
+      {.edits = clamp, .frequency_penalty = 1, .temperature = 1, .least = 4, .most = 9}};
+  std::vector<RowCandidates> found(3);
+  const TopCandidatesArgs args{
+      .logits = {.buffer = buffer->get(), .row_count = 3, .width = 4, .stride = 4},
+      .queries = queries,
+      .out = absl::MakeSpan(found)};
+  ASSERT_TRUE(backend->TopCandidates(args).ok());
+  EXPECT_TRUE(found[0].all_finite);
+  EXPECT_EQ(found[0].largest, -kInf);
+  EXPECT_EQ(found[0].weight_sum, 0);
+  EXPECT_TRUE(found[0].candidates.empty());
+  EXPECT_FALSE(found[1].all_finite);
+  EXPECT_TRUE(found[2].all_finite);
+  EXPECT_EQ(found[2].weight_sum, 1);
+  std::vector<int> tokens;
+  for (const Candidate& candidate : found[2].candidates) tokens.push_back(candidate.token_id);
+  EXPECT_THAT(tokens, ElementsAre(1, 2, 3));  // -0 and 0 are a tie
+  EXPECT_EQ(found[2].candidates.at(0).logit, kMax);
+
+  const auto refused = [&](const CandidateQuery& query) {
+    queries[1] = query;
+    return backend->TopCandidates(args).code() == absl::StatusCode::kInvalidArgument;
+  };
+  const std::vector<LogitEdit> beyond = {{4, 0, 1}}, negative = {{-1, 0, 1}},
+                               unordered = {{2, 0, 1}, {1, 0, 1}};
+  EXPECT_TRUE(refused({.edits = beyond}));
+  EXPECT_TRUE(refused({.edits = negative}));
+  EXPECT_TRUE(refused({.edits = unordered}));
+  EXPECT_TRUE(refused({.least = 0}));
+  EXPECT_TRUE(refused({.least = 3, .most = 2}));
+  EXPECT_TRUE(refused({.most = kMaxCandidates + 1}));
+  queries.resize(2);
+  EXPECT_FALSE(
+      backend
+          ->TopCandidates({.logits = args.logits, .queries = queries, .out = absl::MakeSpan(found)})
+          .ok());
 }
 
 TEST(TopIndicesTest, OrdersByValueThenIndexAndPutsNanLast) {

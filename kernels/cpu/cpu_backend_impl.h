@@ -57,6 +57,7 @@ class CpuBackend final : public Backend {
   absl::Status DeltaPrep(const DeltaPrepArgs& args) override;
   absl::Status DeltaRun(const DeltaRunArgs& args) override;
   absl::Status Head(const HeadArgs& args) override;
+  absl::Status TopCandidates(const TopCandidatesArgs& args) override;
 
  private:
   // Calls task(row) for all rows, in parallel when there is enough to do.

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kernels/cpu/cpu_backend_impl.h"
 #include "kernels/cpu/op_checks.h"
+#include "kernels/find_candidates.h"
 #include "kernels/quant_decode.h"
 
 namespace warpline {
@@ -243,6 +244,15 @@ absl::Status CpuBackend::Head(const HeadArgs& args) {
     ForRows(out.row_count, out.width,
             [&](int64_t row) { row_.soft_cap(args.soft_cap, out.width, out.Row(row)); });
   }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::TopCandidates(const TopCandidatesArgs& args) {
+  WL_ASSIGN_OR_RETURN(const CpuRows logits, CheckTensor("logits", args.logits, -1, -1));
+  WL_RETURN_IF_ERROR(CheckQueries(args));
+  pool_.Run(logits.row_count, [&](int64_t row, int) {
+    FindCandidates(args.queries[row], absl::MakeSpan(logits.Row(row), logits.width), args.out[row]);
+  });
   return absl::OkStatus();
 }
 

@@ -24,6 +24,8 @@ const char* OpName(CaseOp op) {
       return "embed";
     case CaseOp::kHead:
       return "head";
+    case CaseOp::kCandidates:
+      return "candidates";
     case CaseOp::kAttention:
       return "attention";
     case CaseOp::kDeltaNet:
@@ -131,6 +133,44 @@ void AddMatrixCases(std::vector<OpCase>& cases) {
   }
 }
 
+// Rows are independent, so few of them do; vocabularies around the borders of blocks and groups.
+void AddCandidateCases(std::vector<OpCase>& cases) {
+  constexpr double kBound = 1e-13;
+  for (const int64_t n : {1, 7, 300, 2048, 2049, 5000, 49152}) {
+    cases.push_back(
+        {.op = CaseOp::kCandidates, .rows = 3, .n = n, .scale = true, .used = 1, .bound = kBound});
+    for (const bool edited : {false, true}) {
+      cases.push_back({.op = CaseOp::kCandidates,
+                       .rows = 9,
+                       .n = n,
+                       .bias = edited,
+                       .scale = true,
+                       .used = kMaxCandidates,
+                       .bound = kBound});
+    }
+  }
+  cases.push_back({.op = CaseOp::kCandidates, .rows = 0, .n = 300, .used = 3, .bound = kBound});
+  cases.push_back({.op = CaseOp::kCandidates,
+                   .rows = 35,
+                   .n = 9000,
+                   .bias = true,
+                   .used = 40,
+                   .bound = kBound});
+  for (const int64_t n : {40000, 151936, 262144}) {
+    cases.push_back(
+        {.op = CaseOp::kCandidates, .rows = 2, .n = n, .bias = true, .used = 200, .bound = kBound});
+  }
+  // Ties: of all tokens, of half, of a few.
+  for (const int64_t values : {1, 10, 100}) {
+    cases.push_back({.op = CaseOp::kCandidates,
+                     .rows = 2,
+                     .n = 30000,
+                     .used = kMaxCandidates,
+                     .blocks = values,
+                     .bound = kBound});
+  }
+}
+
 void AddHybridCases(std::vector<OpCase>& cases) {
   for (const int64_t rows : {1, 2, 9, 70}) {
     for (const int head_dim : {1, 6, 16, 20, 64, 128}) {
@@ -197,6 +237,7 @@ std::string CaseName(const OpCase& c) {
 std::vector<OpCase> TestCases() {
   std::vector<OpCase> cases;
   AddMatrixCases(cases);
+  AddCandidateCases(cases);
   AddHybridCases(cases);
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {
     for (const int head_dim : {16, 32, 64, 80, 128, 256}) {
@@ -244,6 +285,15 @@ std::vector<OpCase> BenchCases() {
     }
   }
   cases.push_back({.op = CaseOp::kHead, .type = kQ80, .rows = 1, .k = 576, .n = 49152});
+  for (const int64_t rows : {1, 32}) {
+    for (const int used : {1, 40, kMaxCandidates}) {
+      cases.push_back({.op = CaseOp::kCandidates,
+                       .rows = rows,
+                       .n = 151936,
+                       .scale = used == kMaxCandidates,
+                       .used = used});
+    }
+  }
   for (const int64_t rows : {1, 512}) {
     cases.push_back(
         {.op = CaseOp::kDeltaNet, .rows = rows, .n_head = 48, .n_head_kv = 16, .head_dim = 128});

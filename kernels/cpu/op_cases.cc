@@ -187,7 +187,7 @@ class LinearFixture final : public RowFixture {
                               .accumulate = case_.accumulate});
     }
     std::vector<int32_t> rows(count);
-    for (int64_t i = 0; i < count; ++i) rows[i] = static_cast<int32_t>(first + i);
+    for (int64_t i = 0; i < count; ++i) rows[i] = static_cast<int32_t>(HeadRow(first + i));
     return backend_.Head({.matrix = w_.linear(),
                           .in = In(0, case_.rows),
                           .rows = rows,
@@ -203,8 +203,10 @@ class LinearFixture final : public RowFixture {
   absl::Status SetUpOp() override {
     return MakeWeight(backend_, 10, case_.type, case_.k, case_.n, 1, case_.scale, case_.bias, w_);
   }
-  Values ExpectedRow(int64_t, const Values& x) override {
-    Values y = w_.Times(x.data());
+  Values ExpectedRow(int64_t row, const Values& x) override {
+    if (case_.op == CaseOp::kLinear) return w_.Times(x.data());
+    const float* const chosen = x_.data() + HeadRow(row) * in_stride();
+    Values y = w_.Times(Values(chosen, chosen + in_width_).data());
     if (case_.soft_cap > 0) {
       for (double& v : y) v = case_.soft_cap * std::tanh(v / case_.soft_cap);
     }
@@ -212,6 +214,8 @@ class LinearFixture final : public RowFixture {
   }
 
  private:
+  // Cases of the head with a bias choose their rows in reverse, so that they are no neighbours.
+  int64_t HeadRow(int64_t row) const { return case_.bias ? case_.rows - 1 - row : row; }
   CaseWeight w_;
 };
 
@@ -414,6 +418,11 @@ absl::StatusOr<std::unique_ptr<OpFixture>> MakeAttentionFixture(Backend& backend
                                                                 const OpCase& op_case,
                                                                 int64_t poisoned_row);
 
+// In op_cases_candidates.cc.
+absl::StatusOr<std::unique_ptr<OpFixture>> MakeCandidatesFixture(Backend& backend,
+                                                                 const OpCase& op_case,
+                                                                 int64_t poisoned_row);
+
 // In op_cases_hybrid.cc.
 absl::StatusOr<std::unique_ptr<OpFixture>> MakeHybridFixture(Backend& backend,
                                                              const OpCase& op_case,
@@ -425,6 +434,8 @@ absl::StatusOr<std::unique_ptr<OpFixture>> MakeFixture(Backend& backend, const O
     case CaseOp::kAttention:
     case CaseOp::kQsa:
       return MakeAttentionFixture(backend, op_case, poisoned_row);
+    case CaseOp::kCandidates:
+      return MakeCandidatesFixture(backend, op_case, poisoned_row);
     case CaseOp::kDeltaNet:
     case CaseOp::kHyper:
     case CaseOp::kPle:

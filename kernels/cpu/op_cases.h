@@ -20,6 +20,7 @@ enum class CaseOp {
   kNorm,
   kEmbed,
   kHead,
+  kCandidates,
   kAttention,
   kDeltaNet,
   kHyper,

@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/step_state.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/candidate_finder.h"
 #include "kernels/cuda/cuda_checks.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/decode_rows.h"
@@ -62,6 +63,7 @@ class CudaBackend final : public Backend {
   absl::Status DeltaPrep(const DeltaPrepArgs& args) override;
   absl::Status DeltaRun(const DeltaRunArgs& args) override;
   absl::Status Head(const HeadArgs& args) override;
+  absl::Status TopCandidates(const TopCandidatesArgs& args) override;
 
  private:
   // The experts of one layer, checked.
@@ -151,8 +153,9 @@ class CudaBackend final : public Backend {
   absl::optional<RopeTables> rope_tables_;
   int64_t rope_rows_ = 0;
 
-  Scratch gate_, up_;                             // of feed-forward layers, [rows][n_ff]
-  Scratch head_rows_, head_ids_;                  // Head, the chosen rows
+  Scratch gate_, up_;  // of feed-forward layers, [rows][n_ff]
+  Scratch head_rows_;  // Head, rows that are no neighbours
+  CandidateFinder candidates_;
   Scratch logits_, expert_ids_, expert_weights_;  // of routers
   Scratch shared_gate_, shared_;                  // of shared experts
   Scratch packed_in_, packed_out_;                // rows without gaps, for the expert product

@@ -1,4 +1,4 @@
-// The ops of the CUDA back end but for experts: check, then enqueue kernels.
+// The ops of the CUDA back end but for experts and the head: check, then enqueue kernels.
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_backend_impl.h"
 #include "kernels/cuda/cuda_status.h"
@@ -208,36 +208,6 @@ absl::Status CudaBackend::DenseFfn(const DenseFfnArgs& args) {
                       EnterOp(6, job.gate.weight, job.up.weight, job.down.weight, in, job.out));
   if (!is_live) return absl::OkStatus();
   return RunFfn(job);
-}
-
-absl::Status CudaBackend::Head(const HeadArgs& args) {
-  WL_ASSIGN_OR_RETURN(const FloatRows in, CheckRows("head input", args.in, -1, -1));
-  const int64_t count = static_cast<int64_t>(args.rows.size());
-  WL_ASSIGN_OR_RETURN(const FloatRows out, CheckRows("logits", args.out, count, -1));
-  WL_ASSIGN_OR_RETURN(const CheckedMatrix matrix,
-                      CheckMatrix("head matrix", args.matrix, in.width, out.width, 1));
-  for (const int32_t row : args.rows) {
-    if (row < 0 || row >= in.row_count) {
-      return absl::InvalidArgumentError(absl::StrCat("head row ", row, " of ", in.row_count));
-    }
-  }
-  if (count == 0) return absl::OkStatus();
-  FloatRows chosen{nullptr, count, in.width, in.width};
-  products_->ForgetInput();
-  WL_ASSIGN_OR_RETURN(chosen.data, head_rows_.Get<float>(MostRows(count) * in.width));
-  WL_ASSIGN_OR_RETURN(int32_t* const ids, head_ids_.Get<int32_t>(MostRows(count)));
-  WL_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(ids, args.rows.data(), args.rows.size() * sizeof(int32_t),
-                                 cudaMemcpyHostToDevice, stream_.get()),
-                 "copying row numbers to the device"));
-  WL_RETURN_IF_ERROR(ChooseRows(in, ids, chosen, stream_.get()));
-  return products_->Run({.weight = matrix.weight,
-                         .bias = matrix.bias,
-                         .in = chosen,
-                         .out = out,
-                         .soft_cap = args.soft_cap,
-                         .is_decode = is_decode_},
-                        stream_.get());
 }
 
 absl::Status CudaBackend::QsaIndexSelect(const QsaIndexSelectArgs& /*args*/) {

@@ -54,6 +54,8 @@ double BoundOf(const OpCase& op_case) {
     case CaseOp::kNorm:
     case CaseOp::kEmbed:
       return 1e-12;
+    case CaseOp::kCandidates:
+      return op_case.bound;
     case CaseOp::kAttention:
       // Keys, values and queries of the fast kernels are halves.
       return std::max(op_case.bound, 2e-6);
@@ -134,6 +136,12 @@ TEST_P(CudaBackendTest, BitsDoNotDependOnTheOtherRows) {
                      .used = 3});
   }
   cases.push_back({.op = CaseOp::kNorm, .rows = kRows, .k = 100});
+  cases.push_back({.op = CaseOp::kCandidates,
+                   .rows = kRows,
+                   .n = 3000,
+                   .bias = true,
+                   .scale = true,
+                   .used = 100});
   for (const OpCase& op_case : cases) {
     const std::vector<float> whole = RunChunks(op_case, kRows);
     for (const int64_t chunk : {1, 7, 64}) {
@@ -141,6 +149,27 @@ TEST_P(CudaBackendTest, BitsDoNotDependOnTheOtherRows) {
       ASSERT_EQ(whole.size(), parts.size());
       EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
           << CaseName(op_case) << " by " << chunk;
+    }
+  }
+}
+
+TEST_P(CudaBackendTest, CandidatesTellOfALogitThatIsNotANumber) {
+  const OpCase op_case = {
+      .op = CaseOp::kCandidates, .rows = 40, .n = 5000, .bias = true, .used = 9};
+  auto clean = MakeFixture(*backend_, op_case);
+  auto poisoned = MakeFixture(*backend_, op_case, 35);
+  ASSERT_TRUE(clean.ok() && poisoned.ok());
+  ASSERT_TRUE((*clean)->Run(0, op_case.rows).ok());
+  ASSERT_TRUE((*poisoned)->Run(0, op_case.rows).ok());
+  const std::vector<float> expected = (*clean)->Read();
+  const std::vector<float> got = (*poisoned)->Read();
+  ASSERT_EQ(got.size(), expected.size());
+  const size_t width = got.size() / op_case.rows;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (i / width == 35) {
+      EXPECT_TRUE(std::isnan(got[i])) << i;
+    } else {
+      EXPECT_EQ(got[i], expected[i]) << i;
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/status.h"
 #include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/row_ops.h"
@@ -68,12 +69,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// As arguments of a kernel: nothing is to be copied before the launch.
+constexpr int kMostIds = 256;
+struct RowIds {
+  int32_t ids[kMostIds];
+};
+
 __global__ void __launch_bounds__(kThreads)
-    Choose(FloatRows in, const int32_t* ids, FloatRows out) {
+    Choose(FloatRows in, const __grid_constant__ RowIds chosen, FloatRows out) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (column >= out.width) return;
   for (int64_t row = blockIdx.y; row < out.row_count; row += gridDim.y) {
-    out.data[row * out.stride + column] = in.data[ids[row] * in.stride + column];
+    out.data[row * out.stride + column] = in.data[chosen.ids[row] * in.stride + column];
   }
 }
 
@@ -115,11 +122,20 @@ absl::Status ActivateRows(Activation activation, const FloatRows& gate, const Fl
   return LaunchStatus("an activation");
 }
 
-absl::Status ChooseRows(const FloatRows& in, const int32_t* ids, const FloatRows& out,
+absl::Status ChooseRows(const FloatRows& in, absl::Span<const int32_t> ids, const FloatRows& out,
                         cudaStream_t stream) {
-  if (IsEmpty(out)) return absl::OkStatus();
-  Choose<<<GridOf(out), kThreads, 0, stream>>>(in, ids, out);
-  return LaunchStatus("choosing rows");
+  for (size_t first = 0; first < ids.size(); first += kMostIds) {
+    const absl::Span<const int32_t> some = ids.subspan(first, kMostIds);
+    RowIds chosen;
+    std::copy(some.begin(), some.end(), chosen.ids);
+    FloatRows rows = out;
+    rows.data += static_cast<int64_t>(first) * out.stride;
+    rows.row_count = static_cast<int64_t>(some.size());
+    if (IsEmpty(rows)) continue;
+    Choose<<<GridOf(rows), kThreads, 0, stream>>>(in, chosen, rows);
+    WL_RETURN_IF_ERROR(LaunchStatus("choosing rows"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WeightedSum(const WeightedSumArgs& args, cudaStream_t stream) {

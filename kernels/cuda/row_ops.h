@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/backend.h"
 
 namespace warpline::cuda {
@@ -40,8 +41,8 @@ absl::Status FinishRows(const FinishArgs& args, cudaStream_t stream);
 absl::Status ActivateRows(Activation activation, const FloatRows& gate, const FloatRows& up,
                           cudaStream_t stream);
 
-// out row i = in row ids[i]
-absl::Status ChooseRows(const FloatRows& in, const int32_t* ids, const FloatRows& out,
+// out row i = in row ids[i]. The ids lie in host memory and are read before the call returns.
+absl::Status ChooseRows(const FloatRows& in, absl::Span<const int32_t> ids, const FloatRows& out,
                         cudaStream_t stream);
 
 // out[row] (+)= the sum over slots, in their order, of weights[row][slot] * y[row * slots + slot],

@@ -1,4 +1,4 @@
-#include "worker/candidate_order.h"
+#include "kernels/candidate_order.h"
 
 #include <algorithm>
 #include <limits>

@@ -2,18 +2,13 @@
 // than is asked for.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/backend.h"
 
 namespace warpline {
-
-struct Candidate {
-  float logit = 0;
-  int32_t token_id = 0;
-};
 
 // Ties go to the lower id; a logit of -infinity is never handed out. Works through bands of logits
 // below the largest: a few tokens near the top decide nearly every draw, so the first band is
@@ -24,6 +19,8 @@ class CandidateOrder {
   CandidateOrder(absl::Span<const float> logits, float largest);
   // The next candidate, or nothing after the last one.
   std::optional<Candidate> Next();
+  // Whether Next has one at hand without another pass over the row.
+  bool has_ready() const { return !heap_.empty(); }
 
  private:
   // Collects the next band that holds a token; false when none is left.
