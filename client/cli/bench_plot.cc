@@ -39,7 +39,7 @@ std::string Text(double x, double y, const char* anchor, const std::string& text
 // 26700 as "26,700".
 std::string WithCommas(double number) {
   std::string digits = absl::StrFormat("%.0f", number);
-  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
   return digits;
 }
 
