@@ -82,6 +82,7 @@ class KvCache {
 
 struct KvCacheArgs {
   KvType type = KvType::kF16;
+  int n_head = 0;  // that will ask; 0: not known yet
   int n_head_kv = 0;
   int head_dim = 0;
   int64_t page_count = 0;
@@ -392,6 +393,10 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string Describe()
       const = 0;  // one line for the log: device, instruction set, threads
+
+  // Sentences about what is slower on this device than it might be, to be logged: those that the
+  // calls since the last time have found.
+  virtual std::vector<std::string> TakeNotices() { return {}; }
 
   // Memory. Everything is allocated at start.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t byte_count) = 0;

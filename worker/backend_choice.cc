@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const WorkerConfig& config)
   if (config.backend != "cuda") return CreateCpuBackend({.thread_count = config.threads});
   // The library stays loaded after this.
   WL_ASSIGN_OR_RETURN(const std::unique_ptr<CudaApi> api, OpenCudaLibrary());
-  return api->CreateBackend(config.device);
+  return api->CreateBackend({.device = config.device, .tiles = config.tiles});
 }
 
 absl::Status CheckModelRuns(const WorkerConfig& config, const ModelSpec& spec) {

@@ -18,6 +18,11 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   flags.Add(app, "--device", config.device, "CUDA device, counted as the driver counts them")
       ->check(IntegerRange(0, 1023));
+  flags
+      .Add(app, "--tiles", config.tiles,
+           "How cuda multiplies: wgmma, mma, wmma (tiles of tensor cores), off (decoded to halves, "
+           "then cuBLAS), auto (the best that the card has)")
+      ->check(CLI::IsMember({"auto", "wgmma", "mma", "wmma", "off"}));
   flags.Add(app, "--secret-file", config.secret_file,
             "File with the secret of coordinator and workers");
   flags
@@ -47,6 +52,10 @@ WorkerConfigResult ReadWorkerConfig(int argc, const char* const* argv) {
   const bool needs_model = !config.doctor && !config.show_device_memory;
   if (!result.exit_code.has_value() && needs_model && model->count() == 0) {
     result.exit_code = UsageError("warpline-worker", "--model is required");
+  }
+  if (!result.exit_code.has_value() && config.backend == "cpu" && config.tiles != "auto") {
+    result.exit_code =
+        UsageError("warpline-worker", "--tiles " + config.tiles + " needs --backend cuda");
   }
   return result;
 }

@@ -13,6 +13,7 @@ struct WorkerConfig {
   int threads = 0;              // compute threads, 0 to 1024; 0: all that the process may use
   std::string backend = "cpu";  // cpu or cuda
   int device = 0;               // CUDA device, counted as the driver counts them, 0 to 1023
+  std::string tiles = "auto";   // how cuda multiplies: auto, wgmma, mma, wmma, off; cpu: auto
   std::string secret_file;      // empty: no secret, loopback and Unix sockets only
   int watch_fd = -1;  // an inherited pipe; the worker ends when its other end is closed; -1: none
   std::string ple_io = "auto";      // how rows of an n-gram table are read: auto, direct, mmap, ram

@@ -94,17 +94,19 @@ StageExecutor::Loader LoaderFor(const Model& model, NgramSource& ngrams, Backend
                                      const std::function<void(double)>& progress)
              -> absl::StatusOr<std::unique_ptr<StageModel>> {
     WL_ASSIGN_OR_RETURN(NgramReader* const ngram_reader, ngrams.ReaderFor(assignment.layers));
-    return StageModel::Load(*model.file, model.spec,
-                            {.layers = assignment.layers,
-                             .kv_type = assignment.kv_type,
-                             .slot_count = assignment.slot_count,
-                             .page_count = assignment.page_count,
-                             .max_context = assignment.max_context,
-                             .configured_context = assignment.configured_context,
-                             .max_rows = assignment.max_chunk_rows,
-                             .max_logit_rows = kMaxLogitRows,
-                             .ngram_reader = ngram_reader},
-                            backend, progress);
+    auto loaded = StageModel::Load(*model.file, model.spec,
+                                   {.layers = assignment.layers,
+                                    .kv_type = assignment.kv_type,
+                                    .slot_count = assignment.slot_count,
+                                    .page_count = assignment.page_count,
+                                    .max_context = assignment.max_context,
+                                    .configured_context = assignment.configured_context,
+                                    .max_rows = assignment.max_chunk_rows,
+                                    .max_logit_rows = kMaxLogitRows,
+                                    .ngram_reader = ngram_reader},
+                                   backend, progress);
+    for (const std::string& notice : backend.TakeNotices()) LogWarning(notice);
+    return loaded;
   };
 }
 

@@ -360,6 +360,8 @@ TEST(WorkerStartTest, SaysWhyItDoesNotStart) {
       {"back end", {"-m", kModel, "--backend", "abacus"}, 2, "abacus"},
       {"device", {"-m", kModel, "--backend", "cuda", "--device", "x"}, 2, "0 to 1023"},
       {"no such device", {"-m", kModel, "--backend", "cuda", "--device", "1023"}, 1, ""},
+      {"tiles", {"-m", kModel, "--backend", "cuda", "--tiles", "mosaic"}, 2, "mosaic"},
+      {"tiles without a card", {"-m", kModel, "--tiles", "mma"}, 2, "--tiles mma needs --backend"},
       {"a model that needs more of its device",
        {"-m", WARPLINE_TEST_DATA "/families/qwen35-plain.gguf", "--backend", "cuda"},
        1,

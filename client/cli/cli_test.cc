@@ -66,6 +66,8 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   options.grpc_port = -1;
   options.kv_type = "q8_0";
   options.load_timeout_s = 33;
+  options.backend = "cuda";
+  options.tiles = "wmma";
   const std::vector<std::string> arguments = ServeArguments(options);
   ServiceOptions parsed;
   CLI::App app;
@@ -80,6 +82,10 @@ TEST(ServiceOptionsTest, ServeArgumentsSayTheSame) {
   EXPECT_EQ(parsed.grpc_port, -1);
   EXPECT_EQ(parsed.layer_split, "4,9");
   EXPECT_EQ(parsed.load_timeout_s, 33);
+  EXPECT_EQ(parsed.tiles, "wmma");
+  EXPECT_EQ(ConflictOf(parsed), "");
+  parsed.backend = "cpu";
+  EXPECT_EQ(ConflictOf(parsed), "--tiles wmma needs --backend cuda");
 }
 
 TEST(ServiceOptionsTest, WorkersTakeTheDevicesInTurn) {

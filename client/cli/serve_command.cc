@@ -45,6 +45,8 @@ ChildSpec WorkerSpec(const ServiceOptions& options, int index, int threads,
                     options.backend,
                     "--device",
                     absl::StrCat(WorkerDevice(options, index)),
+                    "--tiles",
+                    options.tiles,
                     "--ple-io",
                     options.ple_io,
                     "--ple-cache-mib",
@@ -124,6 +126,9 @@ std::vector<ChildSpec> ServiceSpecs(const ServiceOptions& options, const std::st
 }
 
 int Serve(const ServiceOptions& options, const std::string& log_level) {
+  if (const std::string conflict = ConflictOf(options); !conflict.empty()) {
+    return UsageError("warpline", conflict);
+  }
   if (!options.socket_dir.empty()) {
     const absl::Status fits = CheckSocketPaths(options.socket_dir);
     if (!fits.ok()) return UsageError("warpline", absl::StrCat("--socket-dir: ", fits.message()));

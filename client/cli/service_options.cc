@@ -95,6 +95,11 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
           "as 80000,80000 (empty: what is free there)")
       ->check(MemoryList());
   flags
+      .Add(command, "--tiles", options.tiles,
+           "How cuda multiplies: wgmma, mma, wmma (tiles of tensor cores), off (decoded to halves, "
+           "then cuBLAS), auto (the best that each card has)")
+      ->check(CLI::IsMember({"auto", "wgmma", "mma", "wmma", "off"}));
+  flags
       .Add(command, "--ple-io", options.ple_io,
            "How rows of an n-gram table are read: direct (past the page cache), mmap (through it), "
            "ram (a copy), auto (what is measured to be fastest)")
@@ -147,6 +152,11 @@ std::vector<int> ServiceDevices(const ServiceOptions& options) {
   return ParseNumbers(options.device, kMaxDevice);
 }
 
+std::string ConflictOf(const ServiceOptions& options) {
+  if (options.backend != "cpu" || options.tiles == "auto") return "";
+  return absl::StrCat("--tiles ", options.tiles, " needs --backend cuda");
+}
+
 int WorkerDevice(const ServiceOptions& options, int index) {
   const std::vector<int> devices = ServiceDevices(options);
   return devices.empty() ? 0 : devices[static_cast<size_t>(index) % devices.size()];
@@ -183,6 +193,7 @@ std::vector<std::string> ServeArguments(const ServiceOptions& options) {
   Append(arguments, "--backend", options.backend);
   Append(arguments, "--device", options.device);
   Append(arguments, "--device-memory", options.device_memory);
+  Append(arguments, "--tiles", options.tiles);
   Append(arguments, "--ple-io", options.ple_io);
   Append(arguments, "--ple-cache-mib", absl::StrCat(options.ple_cache_mib));
   Append(arguments, "--ple-timeout-s", absl::StrCat(options.ple_timeout_s));

@@ -20,8 +20,9 @@ struct ServiceOptions {
   std::string kv_type = "f16";
   std::string edge = "auto";
   std::string backend = "cpu";
-  std::string device = "0";   // CUDA devices, such as 0,1; worker i takes the i-th, around
-  std::string device_memory;  // MiB that are free on each device, or on all; empty: they are asked
+  std::string device = "0";    // CUDA devices, such as 0,1; worker i takes the i-th, around
+  std::string device_memory;   // MiB that are free on each device, or on all; empty: they are asked
+  std::string tiles = "auto";  // how cuda multiplies; see warpline-worker
   std::string ple_io = "auto";
   int ple_cache_mib = 256;
   int ple_timeout_s = 30;
@@ -46,6 +47,9 @@ struct ServiceOptions {
 void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
 // What decides where the service listens.
 void AddFrontOptions(Flags& flags, CLI::App& command, ServiceOptions& options);
+
+// What is wrong with options that exclude one another; empty: nothing.
+std::string ConflictOf(const ServiceOptions& options);
 
 // Compute threads of each worker, the first ones having most: the total shared out, at least one
 // each.

@@ -83,6 +83,31 @@ AttentionPath PagedAttention::PathOf(bool is_decode, const KvLayout& layout, int
   return AttentionPath::kGeneric;
 }
 
+std::string PagedAttention::Describe() const {
+  const auto name = [](const absl::Status& status, absl::string_view fast) {
+    return status.ok() ? std::string(fast)
+                       : absl::StrCat("generic (", fast, " ", status.message(), ")");
+  };
+  return absl::StrCat("prompt ", name(prompt_status_, "wgmma"), ", decode ",
+                      name(decode_status_, "mma_sync"));
+}
+
+std::string PagedAttention::WhyGeneric(const ReserveArgs& args) const {
+  const KvLayout layout = MakeKvLayout(args.kv_type, args.head_dim);
+  std::string kinds;
+  for (const bool is_decode : {false, true}) {
+    if (!(is_decode ? decode_status_ : prompt_status_).ok()) continue;  // Describe says so.
+    if (PathOf(is_decode, layout, args.n_head, args.n_head_kv) != AttentionPath::kGeneric) continue;
+    absl::StrAppend(&kinds, kinds.empty() ? "" : " and ", is_decode ? "decode steps" : "prompts");
+  }
+  if (kinds.empty()) return kinds;
+  constexpr absl::string_view kTypes[] = {"f32", "f16", "q8_0"};
+  return absl::StrCat("attention of ", kinds,
+                      " is generic, which is slower: no kernel for heads of ", args.head_dim,
+                      " values, ", args.n_head, " over ", args.n_head_kv, ", ",
+                      kTypes[static_cast<int>(args.kv_type)], " keys and values");
+}
+
 absl::Status PagedAttention::RunPrompt(const AttentionJob& job, cudaStream_t stream) const {
   for (const StepSequenceView& sequence : job.step.on_host) {
     if (sequence.row_count == 0) continue;

@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -56,6 +57,12 @@ class PagedAttention {
   // Scratch for layers of this shape; call for each shape before the first Run, never while a step
   // is recorded.
   absl::Status Reserve(const ReserveArgs& args);
+
+  // What its paths are on this device, for the log: "prompt wgmma, decode mma_sync", or "generic"
+  // with the reason.
+  std::string Describe() const;
+  // Why layers of this shape take the generic path, in words; empty where they do not.
+  std::string WhyGeneric(const ReserveArgs& args) const;
 
   // Grows with what Reserve has allocated.
   int64_t scratch_bytes() const { return decode_scratch_.bytes() + expanded_.bytes(); }

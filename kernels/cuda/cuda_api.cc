@@ -11,8 +11,8 @@ namespace {
 
 class Api final : public CudaApi {
  public:
-  absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(int device) override {
-    return CreateCudaBackend(device);
+  absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const CudaOptions& options) override {
+    return CreateCudaBackend(options);
   }
   absl::StatusOr<DeviceMemory> MemoryOf(int device) override { return DeviceMemoryOf(device); }
   absl::StatusOr<DoctorReport> Doctor() override { return ExamineDevices(); }

@@ -50,8 +50,8 @@ absl::Status ClosedStep() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int device) {
-  return CudaBackend::Create(device);
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const CudaOptions& options) {
+  return CudaBackend::Create(options);
 }
 
 absl::StatusOr<DeviceMemory> DeviceMemoryOf(int device) {
@@ -59,14 +59,16 @@ absl::StatusOr<DeviceMemory> DeviceMemoryOf(int device) {
   return MemoryOfCurrentDevice();
 }
 
-absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(int device) {
-  WL_ASSIGN_OR_RETURN(Device opened, OpenDevice(device));
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const CudaOptions& options) {
+  WL_ASSIGN_OR_RETURN(const absl::optional<Policy> tiles, ParseTiles(options.tiles));
+  WL_ASSIGN_OR_RETURN(Device opened, OpenDevice(options.device));
   std::unique_ptr<CudaBackend> backend(new CudaBackend(std::move(opened)));
-  WL_RETURN_IF_ERROR(backend->Prepare());
+  backend->tiles_ = options.tiles;
+  WL_RETURN_IF_ERROR(backend->Prepare(tiles));
   return backend;
 }
 
-absl::Status CudaBackend::Prepare() {
+absl::Status CudaBackend::Prepare(absl::optional<Policy> tiles) {
   WL_ASSIGN_OR_RETURN(stream_, Stream::Create());
   WL_ASSIGN_OR_RETURN(grids_, DeviceGrids::Create());
   WL_ASSIGN_OR_RETURN(kernels_, ExpertKernels::Create(device_));
@@ -74,6 +76,8 @@ absl::Status CudaBackend::Prepare() {
   // when a weight of it is loaded.
   const absl::Status checked = SelfCheck(*kernels_, kernels_->choices().Types());
   if (absl::IsInternal(checked)) return checked;
+  if (tiles.has_value()) WL_RETURN_IF_ERROR(kernels_->choices().Restrict(*tiles));
+  if (tiles == Policy::kOff) WL_RETURN_IF_ERROR(DenseProduct().Open());  // Is there a cuBLAS?
   WL_ASSIGN_OR_RETURN(products_, MatrixProducts::Create(*kernels_, grids_.grids()));
   WL_ASSIGN_OR_RETURN(attention_, PagedAttention::Create(device_));
   WL_ASSIGN_OR_RETURN(tables_, StepTables::Create());
@@ -81,9 +85,15 @@ absl::Status CudaBackend::Prepare() {
 }
 
 std::string CudaBackend::Describe() const {
-  return absl::StrCat("cuda ", CapabilityLine(*kernels_),
-                      "; memory_mib=", device_.facts().memory_bytes >> 20);
+  return absl::StrCat("cuda ", CapabilityLine(*kernels_), "; tiles=", tiles_, "; attention ",
+                      attention_->Describe(), "; memory_mib=", device_.facts().memory_bytes >> 20);
 }
+
+void CudaBackend::Notice(std::string sentence) {
+  if (!sentence.empty() && told_.insert(sentence).second) notices_.push_back(std::move(sentence));
+}
+
+std::vector<std::string> CudaBackend::TakeNotices() { return std::exchange(notices_, {}); }
 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t byte_count) {
   if (byte_count < 0) {
@@ -130,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::LoadWeight(const WeightArgs
   WL_RETURN_IF_ERROR(CheckWeightArgs(args));
   // Floats are multiplied without the expert kernels.
   if (args.type != QuantType::kF32) {
-    WL_RETURN_IF_ERROR(kernels_->choices().For(Op::kPlain, args.type).status());
+    WL_RETURN_IF_ERROR(CheckType(args.type, args.expert_count > 1));
   }
   ForgetRecords();
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
@@ -142,10 +152,27 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::LoadWeight(const WeightArgs
   return weight;
 }
 
+// Refuses a type without kernels. Products of `off` wait for the host, so steps with them are not
+// recorded.
+absl::Status CudaBackend::CheckType(QuantType type, bool is_expert) {
+  for (const Op op : {Op::kPlain, Op::kFewPlain, Op::kGateUp, Op::kFewGateUp}) {
+    if (!is_expert && (op == Op::kGateUp || op == Op::kFewGateUp)) continue;
+    WL_ASSIGN_OR_RETURN(const KernelSet* const set, kernels_->choices().For(op, type));
+    if (set->policy == Policy::kOff) can_record_ = false;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<KvCache>> CudaBackend::CreateKvCache(const KvCacheArgs& args) {
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
   WL_ASSIGN_OR_RETURN(CudaKvCache cache, CudaKvCache::Create(args));
   page_count_ = std::max(page_count_, args.page_count);
+  if (args.n_head > 0) {
+    Notice(attention_->WhyGeneric({.kv_type = args.type,
+                                   .n_head = args.n_head,
+                                   .n_head_kv = args.n_head_kv,
+                                   .head_dim = args.head_dim}));
+  }
   return std::make_unique<CudaKvCache>(std::move(cache));
 }
 
@@ -208,7 +235,7 @@ absl::Status CudaBackend::BeginStep(const StepArgs& args) {
     ForgetRecords();  // Something lies elsewhere now.
     footprint_ = footprint;
   }
-  if (!is_decode_ || step_.row_count() == 0) return absl::OkStatus();
+  if (!is_decode_ || !can_record_ || step_.row_count() == 0) return absl::OkStatus();
   tables_->RaiseContext(RaisedContext(tables_->view().max_context));
   recorder_.Begin({.rows = tables_->view().row_count,
                    .sequences = tables_->view().sequence_count,

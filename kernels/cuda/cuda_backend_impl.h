@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/types/optional.h"
 #include "kernels/backend.h"
@@ -13,6 +15,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/candidate_finder.h"
 #include "kernels/cuda/cuda_checks.h"
+#include "kernels/cuda/cuda_library.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/decode_rows.h"
 #include "kernels/cuda/device.h"
@@ -29,9 +32,10 @@ namespace warpline::cuda {
 // stage runs before it serves, and is kept.
 class CudaBackend final : public Backend {
  public:
-  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(int device);
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const CudaOptions& options);
 
   std::string Describe() const override;
+  std::vector<std::string> TakeNotices() override;
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t byte_count) override;
   absl::Status Upload(absl::Span<const uint8_t> bytes, Buffer& buffer,
@@ -88,7 +92,10 @@ class CudaBackend final : public Backend {
 
   explicit CudaBackend(Device device)
       : device_(std::move(device)), staging_(device_.facts().ordinal) {}
-  absl::Status Prepare();
+  absl::Status Prepare(absl::optional<Policy> tiles);
+  absl::Status CheckType(QuantType type, bool is_expert);
+  // Once for each sentence; empty: nothing.
+  void Notice(std::string sentence);
   absl::Status CheckInStep() const;
   // Something that recorded steps rely on changes.
   void ForgetRecords() { recorder_.Forget(); }
@@ -133,6 +140,9 @@ class CudaBackend final : public Backend {
                                              const ExpertWeights& weights);
 
   const Device device_;
+  std::string tiles_;  // as asked for
+  std::vector<std::string> notices_;
+  std::set<std::string> told_;  // notices of this back end's life
   Stream stream_;
   DeviceGrids grids_;
   WeightStaging staging_;
@@ -149,7 +159,8 @@ class CudaBackend final : public Backend {
   bool is_decode_ = false;  // of the step that was begun last
   absl::optional<StepTables> tables_;
   StepRecorder recorder_;
-  int64_t footprint_ = 0;  // that the records were made with
+  bool can_record_ = true;  // whether all products of the weights that are loaded can be recorded
+  int64_t footprint_ = 0;   // that the records were made with
   absl::optional<RopeTables> rope_tables_;
   int64_t rope_rows_ = 0;
 

@@ -80,7 +80,7 @@ double ErrorOf(const std::vector<float>& got, const std::vector<double>& expecte
 class CudaBackendTest : public testing::TestWithParam<::warpline::StepKind> {
  protected:
   void SetUp() override {
-    auto backend = CreateCudaBackend(0);
+    auto backend = CreateCudaBackend({});
     ASSERT_TRUE(backend.ok()) << backend.status();
     backend_ = std::move(backend).value();
     // Ops take the path of the step that was begun last.
@@ -183,7 +183,7 @@ absl::Span<const uint8_t> BytesOf(const std::vector<float>& values) {
 TEST(CudaRecordTest, ReplayedStepsComputeWhatTheOpsCompute) {
   constexpr int64_t kWidth = 256;
   constexpr int kMostRows = 9;
-  auto created = CreateCudaBackend(0);
+  auto created = CreateCudaBackend({});
   ASSERT_TRUE(created.ok()) << created.status();
   Backend& backend = **created;
   std::mt19937 random(1);
@@ -294,7 +294,7 @@ TEST(MaxAbsTest, IsThatOfTheHost) {
 }
 
 TEST(CudaMemoryTest, KnowsWhatIsFree) {
-  auto backend = CreateCudaBackend(0);
+  auto backend = CreateCudaBackend({});
   ASSERT_TRUE(backend.ok()) << backend.status();
   const auto before = (*backend)->Memory();
   ASSERT_TRUE(before.ok() && before->has_value());
@@ -308,6 +308,59 @@ TEST(CudaMemoryTest, KnowsWhatIsFree) {
   EXPECT_EQ((*backend)->Allocate((*after)->total * 2).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE((*backend)->Allocate(4096).ok());
+}
+
+TEST(CudaTilesTest, APolicyIsTakenOrRefused) {
+  for (const char* tiles : {"wgmma", "mma", "wmma", "off"}) {
+    const auto backend = CreateCudaBackend({.tiles = tiles});
+    if (!backend.ok()) {
+      EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
+      std::printf("%s: %s\n", tiles, std::string(backend.status().message()).c_str());
+      continue;
+    }
+    EXPECT_THAT((*backend)->Describe(), testing::HasSubstr(std::string("tiles=") + tiles));
+    for (const auto kind : {::warpline::StepKind::kPrompt, ::warpline::StepKind::kDecode}) {
+      ASSERT_TRUE((*backend)->BeginStep({.kind = kind}).ok());
+      ASSERT_TRUE((*backend)->EndStep().ok());
+      for (const CaseOp op : {CaseOp::kLinear, CaseOp::kMoe}) {
+        const OpCase op_case = {.op = op,
+                                .type = QuantType::kF16,
+                                .rows = 9,
+                                .k = 256,
+                                .n = 256,
+                                .experts = op == CaseOp::kMoe ? 8 : 1,
+                                .used = op == CaseOp::kMoe ? 3 : 1};
+        auto fixture = MakeFixture(**backend, op_case);
+        ASSERT_TRUE(fixture.ok()) << fixture.status();
+        for (int turn = 0; turn < 3; ++turn) {
+          const absl::Status status = (*fixture)->Run(0, op_case.rows);
+          ASSERT_TRUE(status.ok()) << tiles << ": " << status;
+        }
+        EXPECT_LE(ErrorOf((*fixture)->Read(), (*fixture)->Expected()), kHalfBound) << tiles;
+      }
+    }
+  }
+  EXPECT_EQ(CreateCudaBackend({.tiles = "mosaic"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CudaNoticeTest, GenericAttentionIsToldOnce) {
+  auto backend = CreateCudaBackend({});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  if ((*backend)->Describe().find("attention prompt wgmma") == std::string::npos) {
+    GTEST_SKIP() << "all attention is generic here, which Describe says";
+  }
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE((*backend)
+                    ->CreateKvCache({.n_head = 8, .n_head_kv = 2, .head_dim = 128, .page_count = 1})
+                    .ok());
+    ASSERT_TRUE((*backend)
+                    ->CreateKvCache({.n_head = 8, .n_head_kv = 2, .head_dim = 80, .page_count = 1})
+                    .ok());
+  }
+  EXPECT_THAT((*backend)->TakeNotices(),
+              testing::ElementsAre(testing::HasSubstr("no kernel for heads of 80 values")));
+  EXPECT_THAT((*backend)->TakeNotices(), testing::IsEmpty());
 }
 
 TEST_P(CudaBackendTest, RefusesWhatDoesNotFit) {

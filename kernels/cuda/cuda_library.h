@@ -16,6 +16,12 @@ namespace warpline {
 // Exit code of a program that found no device to run on; CTest counts it as skipped.
 constexpr int kExitNoDevice = 77;
 
+// What a back end is opened with.
+struct CudaOptions {
+  int device = 0;              // counted as the driver counts them
+  std::string tiles = "auto";  // how products are computed: auto, wgmma, mma, wmma, off
+};
+
 // What `warpline-parity` was asked for.
 struct ParityOptions {
   std::vector<std::string> types;     // names such as "IQ3_XXS"; empty: all
@@ -45,9 +51,9 @@ class CudaApi {
  public:
   virtual ~CudaApi() = default;
 
-  // The back end of one device, counted as the driver counts them. It belongs to the calling
-  // thread. FailedPrecondition where no driver or no such device is.
-  virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(int device) = 0;
+  // The back end of one device. It belongs to the calling thread. FailedPrecondition where no
+  // driver or no such device is, or the device cannot run the tiles.
+  virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const CudaOptions& options) = 0;
 
   // The memory of a device, as it is beside a process that does nothing there. FailedPrecondition
   // where no driver or no such device is.

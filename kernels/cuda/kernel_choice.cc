@@ -10,6 +10,8 @@
 namespace warpline::cuda {
 namespace {
 
+bool IsFew(Op op) { return op == Op::kFewGateUp || op == Op::kFewPlain; }
+
 bool IsForAnotherCard(const KernelRow& row, const DeviceLimits& limits) {
   return limits.capability < row.min_capability || limits.capability > row.max_capability;
 }
@@ -79,6 +81,13 @@ absl::StatusOr<Policy> ParsePolicy(absl::string_view name) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("no policy is called \"", name, "\" (wgmma, mma_sync, wmma, off)"));
+}
+
+absl::StatusOr<absl::optional<Policy>> ParseTiles(absl::string_view name) {
+  if (name == "auto") return absl::optional<Policy>();
+  if (name == "mma") return absl::optional<Policy>(Policy::kMmaSync);
+  WL_ASSIGN_OR_RETURN(const Policy policy, ParsePolicy(name));
+  return absl::optional<Policy>(policy);
 }
 
 absl::string_view OpName(Op op) {
@@ -151,7 +160,14 @@ std::string KernelChoices::Reasons(const Entry& entry) const {
 absl::StatusOr<const KernelSet*> KernelChoices::For(Op op, QuantType type) const {
   const Entry* const entry = Find(op, type);
   if (entry == nullptr) return Unusable(op, type, limits_, "");
-  if (entry->sets.empty()) return Unusable(op, type, limits_, Reasons(*entry));
+  if (entry->sets.empty()) {
+    std::string reasons = Reasons(*entry);
+    if (only_.has_value()) {
+      absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", "only ", PolicyName(*only_),
+                      " is allowed");
+    }
+    return Unusable(op, type, limits_, reasons);
+  }
   return &entry->sets.front();
 }
 
@@ -166,7 +182,35 @@ absl::StatusOr<const KernelSet*> KernelChoices::For(Op op, QuantType type, Polic
       return Unusable(op, type, limits_, absl::StrCat(PolicyName(policy), " ", left.reason));
     }
   }
-  return Unusable(op, type, limits_, absl::StrCat(PolicyName(policy), " is not built"));
+  return Unusable(
+      op, type, limits_,
+      absl::StrCat(PolicyName(policy), Allows(op, policy) ? " is not built" : " is not allowed"));
+}
+
+bool KernelChoices::Allows(Op op, Policy policy) const {
+  if (!only_.has_value() || policy == *only_) return true;
+  return IsFew(op) && *only_ != Policy::kOff;
+}
+
+absl::Status KernelChoices::Restrict(Policy policy) {
+  only_ = policy;
+  bool has_any = false;
+  std::set<std::string> reasons;
+  for (auto& [key, entry] : entries_) {
+    const auto end = std::remove_if(
+        entry.sets.begin(), entry.sets.end(),
+        [this, &key = key](const KernelSet& s) { return !Allows(key.first, s.policy); });
+    entry.sets.erase(end, entry.sets.end());
+    if (IsFew(key.first)) continue;
+    for (const KernelSet& set : entry.sets) has_any = has_any || set.policy == policy;
+    for (const Left& left : entry.left_out) {
+      if (left.policy == policy) reasons.insert(left.reason);
+    }
+  }
+  if (has_any) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("device ", limits_.ordinal, " cannot run tiles of policy ", PolicyName(policy),
+                   ": ", reasons.empty() ? "it is not built" : absl::StrJoin(reasons, "; ")));
 }
 
 void KernelChoices::Refuse(Op op, QuantType type, Policy policy, const std::string& reason) {
@@ -183,6 +227,7 @@ std::vector<std::string> KernelChoices::Fallbacks() const {
   std::map<std::string, std::vector<std::string>> kernels_of_reason;
   for (const auto& [key, entry] : entries_) {
     for (const Left& left : entry.left_out) {
+      if (!Allows(key.first, left.policy)) continue;  // Nobody misses it.
       std::string sentence = absl::StrCat(PolicyName(left.policy), " ", left.reason);
       if (entry.sets.empty()) {
         absl::StrAppend(&sentence, "; nothing is left");

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/kernel_row.h"
 #include "model/quant.h"
@@ -23,6 +24,9 @@ absl::string_view PolicyName(Policy policy);  // "wgmma", "mma_sync", "wmma", "o
 absl::StatusOr<Policy> ParsePolicy(absl::string_view name);
 
 absl::string_view OpName(Op op);  // "gate_up", "plain", "few_gate_up", "few_plain"
+
+// The value of --tiles: nothing for "auto", else the policy ("mma" is mma_sync).
+absl::StatusOr<absl::optional<Policy>> ParseTiles(absl::string_view name);
 
 // What a device says of itself.
 struct DeviceLimits {
@@ -78,6 +82,10 @@ class KernelChoices {
   // The same, of one policy only, for comparing policies.
   absl::StatusOr<const KernelSet*> For(Op op, QuantType type, Policy policy) const;
 
+  // From now on prompts take this policy alone, and `off` is taken by decode steps too, whose other
+  // kernels serve every policy. What cannot run it has nothing left. FailedPrecondition, with the
+  // reasons, where no type can. Pointers to other sets end.
+  absl::Status Restrict(Policy policy);
   // Leaves a policy out from now on, as one whose check has failed. Its pointers end.
   void Refuse(Op op, QuantType type, Policy policy, const std::string& reason);
 
@@ -104,10 +112,12 @@ class KernelChoices {
   explicit KernelChoices(const DeviceLimits& limits) : limits_(limits) {}
   void Add(const KernelRow& row, int resident_blocks);
   void LeaveOut(const KernelRow& row, const std::string& reason);
+  bool Allows(Op op, Policy policy) const;
   const Entry* Find(Op op, QuantType type) const;
   std::string Reasons(const Entry& entry) const;
 
   DeviceLimits limits_;
+  absl::optional<Policy> only_;  // see Restrict
   std::map<Key, Entry> entries_;
 };
 

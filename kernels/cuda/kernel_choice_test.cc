@@ -265,6 +265,62 @@ TEST(KernelChoiceTest, AForcedPolicyIsNeverReplaced) {
   EXPECT_FALSE(choices.For(Op::kPlain, QuantType::kIQ3XXS).ok());  // The table has no such row.
 }
 
+KernelRow FewRow() {
+  KernelRow row = Row(4, Policy::kMmaSync, 8, 0, 75);
+  row.op = Op::kFewGateUp;
+  return row;
+}
+
+TEST(KernelChoiceTest, ARestrictedChoiceTakesOnePolicyOrIsRefused) {
+  FakeMachine machine({Card(0, 90, 227 << 10), Card(1, 86, 99 << 10)});
+  std::vector<KernelRow> rows = Rows();
+  rows.push_back(FewRow());
+  KernelRow off = Off();
+  off.op = Op::kFewGateUp;
+  rows.push_back(off);
+  const auto prepare = [&](int ordinal) {
+    FakeDriver driver(machine, ordinal);
+    return KernelChoices::Prepare(driver, machine.device(ordinal).limits, rows);
+  };
+  for (int i = 0; i < kPolicyCount; ++i) {
+    const Policy policy = static_cast<Policy>(i);
+    KernelChoices choices = prepare(0);
+    ASSERT_TRUE(choices.Restrict(policy).ok()) << PolicyName(policy);
+    EXPECT_EQ(Chosen(choices), policy);
+    EXPECT_THAT(choices.Fallbacks(), IsEmpty());
+    const KernelSet* const few = *choices.For(Op::kFewGateUp, QuantType::kIQ3XXS);
+    EXPECT_EQ(few->policy, policy == Policy::kOff ? Policy::kOff : Policy::kMmaSync);
+  }
+  KernelChoices choices = prepare(1);
+  const absl::Status refused = choices.Restrict(Policy::kWgmma);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "device 1 cannot run tiles of policy wgmma: is code for sm_90, device 1 is sm_86");
+}
+
+TEST(KernelChoiceTest, WhatFailedItsCheckIsNotReplacedByWhatIsNotAllowed) {
+  FakeMachine machine({Card(0, 90, 227 << 10)});
+  KernelChoices choices = Prepare(machine, 0);
+  ASSERT_TRUE(choices.Restrict(Policy::kMmaSync).ok());
+  choices.Refuse(Op::kGateUp, QuantType::kIQ3XXS, Policy::kMmaSync, "gave wrong sums");
+  const absl::StatusOr<const KernelSet*> none = choices.For(Op::kGateUp, QuantType::kIQ3XXS);
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(std::string(none.status().message()),
+              HasSubstr("mma_sync gave wrong sums; only mma_sync is allowed"));
+  EXPECT_THAT(
+      std::string(choices.For(Op::kGateUp, QuantType::kIQ3XXS, Policy::kWgmma).status().message()),
+      HasSubstr("wgmma is not allowed"));
+}
+
+TEST(KernelChoiceTest, TilesHaveTheNamesOfTheOption) {
+  EXPECT_EQ(*ParseTiles("auto"), absl::nullopt);
+  EXPECT_EQ(*ParseTiles("wgmma"), Policy::kWgmma);
+  EXPECT_EQ(*ParseTiles("mma"), Policy::kMmaSync);
+  EXPECT_EQ(*ParseTiles("wmma"), Policy::kWmma);
+  EXPECT_EQ(*ParseTiles("off"), Policy::kOff);
+  EXPECT_FALSE(ParseTiles("mosaic").ok());
+}
+
 TEST(KernelChoiceTest, TheSummaryGroupsTypesThatAreDoneAlike) {
   FakeMachine machine({Card(0, 90, 227 << 10)});
   std::vector<KernelRow> rows = {

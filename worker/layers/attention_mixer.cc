@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Load(WeightLoader& loader
     WL_ASSIGN_OR_RETURN(mixer->indexer_, Indexer::Load(loader, spec, layer, state, backend));
   }
   WL_ASSIGN_OR_RETURN(mixer->cache_, backend.CreateKvCache({.type = state.kv_type,
+                                                            .n_head = mixer->n_head_,
                                                             .n_head_kv = mixer->n_head_kv_,
                                                             .head_dim = mixer->head_dim_,
                                                             .page_count = state.page_count}));
