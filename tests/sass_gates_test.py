@@ -12,8 +12,9 @@ import re
 import subprocess
 import sys
 
-# Kernels that may keep small arrays: those that run the decoders of the host, for embeddings.
-SLOW = ("decode_rows",)
+# Kernels that may keep small arrays: those that run the decoders of the host, for embeddings, and the one that computes
+# rare tokens again and calls a function for each type.
+SLOW = ("decode_rows", "exact_experts")
 TOOLS = pathlib.Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages" / "nvidia" / "cu13" / "bin"
 # One kernel of each family, whose disassembly must show these instructions.
 INSTRUCTIONS = [("WgmmaTile", "HGMMA"), ("MmaTileKernel", "HMMA"), ("FewRows", "HMMA"), ("WmmaTile", "HMMA")]

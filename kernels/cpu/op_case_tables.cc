@@ -171,6 +171,36 @@ void AddCandidateCases(std::vector<OpCase>& cases) {
   }
 }
 
+// Experts whose outputs (40), hidden values too (1000), inputs too (1e5) are beyond halves.
+void AddHugeCases(std::vector<OpCase>& cases) {
+  for (const int64_t rows : {1, 20}) {
+    for (const float magnitude : {40.0f, 1000.0f, 1e5f}) {
+      for (const bool fused : {false, true}) {
+        cases.push_back({.op = CaseOp::kMoe,
+                         .type = QuantType::kF16,
+                         .rows = rows,
+                         .k = 256,
+                         .n = 128,
+                         .accumulate = fused,
+                         .renormalise = true,
+                         .fused = fused,
+                         .shared = !fused,
+                         .magnitude = magnitude,
+                         .experts = 8,
+                         .used = 3});
+      }
+    }
+    cases.push_back({.op = CaseOp::kMoe,
+                     .type = QuantType::kF16,
+                     .rows = rows,
+                     .k = 60,
+                     .n = 90,
+                     .magnitude = 1e5f,
+                     .experts = 4,
+                     .used = 2});
+  }
+}
+
 void AddHybridCases(std::vector<OpCase>& cases) {
   for (const int64_t rows : {1, 2, 9, 70}) {
     for (const int head_dim : {1, 6, 16, 20, 64, 128}) {
@@ -229,14 +259,16 @@ std::string CaseName(const OpCase& c) {
                         " heads=", c.n_head, "/", c.n_head_kv, "x", c.head_dim,
                         " window=", c.window);
   }
-  return absl::StrCat(
-      OpName(c.op), " ", InfoOf(c.type).name, " rows=", c.rows, " k=", c.k, " n=", c.n,
-      c.op == CaseOp::kMoe ? absl::StrCat(" experts=", c.used, "/", c.experts) : "");
+  return absl::StrCat(OpName(c.op), " ", InfoOf(c.type).name, " rows=", c.rows, " k=", c.k,
+                      " n=", c.n,
+                      c.op == CaseOp::kMoe ? absl::StrCat(" experts=", c.used, "/", c.experts) : "",
+                      c.magnitude == 1 ? "" : absl::StrCat(" magnitude=", c.magnitude));
 }
 
 std::vector<OpCase> TestCases() {
   std::vector<OpCase> cases;
   AddMatrixCases(cases);
+  AddHugeCases(cases);
   AddCandidateCases(cases);
   AddHybridCases(cases);
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {

@@ -126,6 +126,9 @@ class RowFixture : public OpFixture {
     in_width_ = in_width;
     out_width_ = out_width;
     x_ = RandomFloats(1, std::max<int64_t>(1, case_.rows) * in_stride());
+    for (int64_t r = 0; r < case_.rows && case_.magnitude != 1; r += 3) {
+      for (int64_t i = 0; i < in_width; ++i) x_[r * in_stride() + i] *= case_.magnitude;
+    }
     if (poisoned_row >= 0) {
       std::fill_n(x_.begin() + poisoned_row * in_stride(), in_stride(),
                   std::numeric_limits<float>::quiet_NaN());
@@ -305,8 +308,9 @@ class MoeFixture final : public RowFixture {
 
   Values ExpectedRow(int64_t, const Values& x) override {
     Values p = router_.Times(x.data());
+    const double largest = *std::max_element(p.begin(), p.end());
     double sum = 0;
-    for (double& v : p) sum += v = std::exp(v);
+    for (double& v : p) sum += v = std::exp(v - largest);
     for (double& v : p) v /= sum;
     std::vector<int> order(p.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);

@@ -40,6 +40,7 @@ struct OpCase {
   bool renormalise = false;
   bool fused = false;   // experts: gate and up in one matrix
   bool shared = false;  // experts: with a shared expert
+  float magnitude = 1;  // of the inputs of rows 0, 3, ..., beyond what halves hold in between
   int experts = 1;
   int used = 1;
   Activation activation = Activation::kSilu;

@@ -41,6 +41,31 @@ __device__ __forceinline__ void Add(const Run<kCount>& other, Run<kCount>& sum) 
   for (int i = 0; i < kCount; ++i) sum.v[i] += other.v[i];
 }
 
+// Whether a half that is summed up for this thread's columns is infinite: beyond the largest one.
+template <int kCount>
+__device__ bool HasInfinite(const CombineArgs& args, const int32_t* rows, int column) {
+  for (int slot = 0; slot < args.slots; ++slot) {
+    if (rows[slot] < 0) continue;
+    Run<kCount> y;
+    LoadHalves(static_cast<const uint16_t*>(args.y) +
+                   static_cast<int64_t>(rows[slot]) * args.columns + column,
+               y);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (isinf(y.v[i])) return true;
+    }
+  }
+  return false;
+}
+
+template <int kCount>
+__device__ __forceinline__ bool IsFinite(const Run<kCount>& run) {
+  bool is_finite = true;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) is_finite = is_finite && isfinite(run.v[i]);
+  return is_finite;
+}
+
 // One thread: kCount columns of a token.
 template <int kCount, bool kFloat>
 __global__ void __launch_bounds__(kThreads) CombineRuns(const __grid_constant__ CombineArgs args) {
@@ -50,6 +75,7 @@ __global__ void __launch_bounds__(kThreads) CombineRuns(const __grid_constant__ 
   for (int column = (blockIdx.y * kThreads + threadIdx.x) * kCount; column < args.columns;
        column += gridDim.y * kThreads * kCount) {
     Run<kCount> sum = {};
+    bool is_pending = false;
     for (int first = 0; first < args.slots; first += kBatch) {
       Run<kCount> y[kBatch];
 #pragma unroll
@@ -57,6 +83,7 @@ __global__ void __launch_bounds__(kThreads) CombineRuns(const __grid_constant__ 
         y[i] = {};
         const int row = first + i < args.slots ? rows[first + i] : -1;
         if (row < 0) continue;
+        if (args.overflow != nullptr) is_pending = is_pending || __ldg(args.overflow + row) != 0;
         const int64_t at = static_cast<int64_t>(row) * args.columns + column;
         if constexpr (kFloat) {
           LoadFloats(static_cast<const float*>(args.y) + at, y[i]);
@@ -66,6 +93,15 @@ __global__ void __launch_bounds__(kThreads) CombineRuns(const __grid_constant__ 
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) Add(y[i], sum);
+    }
+    if (!kFloat && args.overflow != nullptr) {
+      is_pending = is_pending || (!IsFinite(sum) && HasInfinite<kCount>(args, rows, column));
+      if (is_pending) {
+        args.pending.runs[static_cast<int64_t>(token) * args.pending.run_count + column / kCount] =
+            1;
+        *args.pending.any = 1;
+        continue;
+      }
     }
     Run<kCount> addend;
     if (args.shared != nullptr) {
@@ -91,7 +127,7 @@ void Launch(const CombineArgs& args, cudaStream_t stream) {
 
 absl::Status Combine(const CombineArgs& args, cudaStream_t stream) {
   if (args.tokens == 0 || args.columns == 0) return absl::OkStatus();
-  if (args.columns % 8 == 0) {
+  if (RunColumns(args.columns) == 8) {
     args.y_is_float ? Launch<8, true>(args, stream) : Launch<8, false>(args, stream);
   } else {
     args.y_is_float ? Launch<1, true>(args, stream) : Launch<1, false>(args, stream);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/exact_experts.h"
 
 namespace warpline::cuda {
 
@@ -20,6 +21,10 @@ struct CombineArgs {
   const float* shared = nullptr;    // [tokens][columns] or null: the shared expert's output
   const float* residual = nullptr;  // [tokens][columns] or null
   float* out = nullptr;             // [tokens][columns]; may be `residual` or `shared`
+  // [rows] or null: rows whose hidden values were beyond halves. Where given, columns of their
+  // tokens, and such as have an infinite y, are not written but noted in `pending`; y is halves.
+  const uint8_t* overflow = nullptr;
+  PendingRuns pending;
 };
 
 // out = residual + (y of slot 0 + y of slot 1 + ... + shared), in floats and in this order, so that

@@ -133,7 +133,13 @@ absl::Status CudaBackend::Download(const Buffer& buffer, int64_t offset_bytes,
                         bytes.size(), cudaMemcpyDeviceToHost, stream_.get()),
         "copying from the device"));
   }
-  return stream_.Synchronize();
+  WL_RETURN_IF_ERROR(stream_.Synchronize());
+  for (const auto& [key, planned] : experts_) {
+    if (planned.product != nullptr && planned.product->has_bad_ids()) {
+      return absl::InternalError("a step chose an expert that its layer does not have");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::LoadWeight(const WeightArgs& args) {
@@ -257,8 +263,9 @@ int32_t CudaBackend::RaisedContext(int32_t context) const {
 
 int64_t CudaBackend::Footprint() const {
   int64_t total = products_->footprint() + attention_->scratch_bytes();
-  for (const Scratch* scratch : {&gate_, &up_, &logits_, &expert_ids_, &expert_weights_,
-                                 &shared_gate_, &shared_, &packed_in_, &packed_out_}) {
+  for (const Scratch* scratch :
+       {&gate_, &up_, &logits_, &expert_ids_, &expert_weights_, &shared_gate_, &shared_,
+        &packed_in_, &packed_out_, &packed_in_scale_}) {
     total += scratch->bytes();
   }
   for (const auto& [key, planned] : experts_) {

@@ -170,6 +170,7 @@ class CudaBackend final : public Backend {
   Scratch logits_, expert_ids_, expert_weights_;  // of routers
   Scratch shared_gate_, shared_;                  // of shared experts
   Scratch packed_in_, packed_out_;                // rows without gaps, for the expert product
+  Scratch packed_in_scale_;                       // [rows]
 };
 
 }  // namespace warpline::cuda

@@ -17,6 +17,13 @@ FloatRows Packed(float* data, int64_t row_count, int64_t width) {
   return {data, row_count, width, width};
 }
 
+bool Overlap(const FloatRows& a, const FloatRows& b) {
+  const auto end_of = [](const FloatRows& rows) {
+    return rows.data + (rows.row_count - 1) * rows.stride + rows.width;
+  };
+  return a.data < end_of(b) && b.data < end_of(a);
+}
+
 }  // namespace
 
 absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckExperts(const MoeFfnArgs& args) const {
@@ -236,21 +243,29 @@ absl::Status CudaBackend::RunPackedExperts(const MoeFfnArgs& args, const MoeJob&
   const bool takes_few = is_decode_ && !is_mixed && width % kPadK == 0;
   ExpertStep step = {.kind = takes_few ? StepKind::kDecode : StepKind::kPrompt,
                      .x = job.in.data,
+                     .exact_x = job.in.data,
+                     .exact_stride = job.in.stride,
                      .expert_ids = job.expert_ids,
                      .weights = job.weights,
                      .tokens = static_cast<int32_t>(rows),
                      .shared = job.shared};
+  // Tokens are computed again after others of the step have been written.
+  const bool is_overwritten = Overlap(job.in, job.out);
+  if (is_overwritten) step.exact_x = nullptr;
   if (takes_few) {
     WL_ASSIGN_OR_RETURN(uint16_t* const halves, packed_in_.Get<uint16_t>(MostRows(rows) * width));
+    WL_ASSIGN_OR_RETURN(float* const scale, packed_in_scale_.Get<float>(MostRows(rows)));
     WL_RETURN_IF_ERROR(ConvertRows({.x = job.in.data,
                                     .x_stride = job.in.stride,
                                     .rows = static_cast<int32_t>(rows),
                                     .k = static_cast<int32_t>(width),
-                                    .halves = halves},
+                                    .halves = halves,
+                                    .row_scale = scale},
                                    stream_.get()));
     step.x = halves;
+    step.x_scale = scale;
     step.x_is_float = false;
-  } else if (job.in.stride != width) {
+  } else if (job.in.stride != width || is_overwritten) {
     WL_ASSIGN_OR_RETURN(float* const packed, packed_in_.Get<float>(MostRows(rows) * width));
     WL_RETURN_IF_ERROR(
         FinishRows({.in = job.in, .out = Packed(packed, rows, width)}, stream_.get()));

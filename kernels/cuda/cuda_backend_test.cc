@@ -310,6 +310,33 @@ TEST(CudaMemoryTest, KnowsWhatIsFree) {
   EXPECT_TRUE((*backend)->Allocate(4096).ok());
 }
 
+// Rows with values that no half holds are computed again, and only they: each row is right by
+// itself, and none has other bits because of its neighbours.
+TEST_P(CudaBackendTest, RowsBeyondHalvesAreComputedAgain) {
+  for (const OpCase& op_case : CudaCases()) {
+    if (op_case.magnitude == 1) continue;
+    auto fixture = MakeFixture(*backend_, op_case);
+    ASSERT_TRUE(fixture.ok()) << fixture.status();
+    ASSERT_TRUE((*fixture)->Run(0, op_case.rows).ok()) << CaseName(op_case);
+    const std::vector<float> got = (*fixture)->Read();
+    const std::vector<double> expected = (*fixture)->Expected();
+    ASSERT_EQ(got.size(), expected.size());
+    const int64_t width = static_cast<int64_t>(got.size()) / op_case.rows;
+    for (int64_t row = 0; row < op_case.rows; ++row) {
+      const auto begin = row * width;
+      EXPECT_LE(ErrorOf({got.begin() + begin, got.begin() + begin + width},
+                        {expected.begin() + begin, expected.begin() + begin + width}),
+                kHalfBound)
+          << CaseName(op_case) << " row " << row;
+    }
+    if (op_case.accumulate) continue;  // A second run would add to the first.
+    const std::vector<float> parts = RunChunks(op_case, 1);
+    ASSERT_EQ(parts.size(), got.size());
+    EXPECT_EQ(std::memcmp(parts.data(), got.data(), got.size() * sizeof(float)), 0)
+        << CaseName(op_case);
+  }
+}
+
 TEST(CudaTilesTest, APolicyIsTakenOrRefused) {
   for (const char* tiles : {"wgmma", "mma", "wmma", "off"}) {
     const auto backend = CreateCudaBackend({.tiles = tiles});

@@ -127,8 +127,7 @@ absl::Status ExpertKernels::Multiply(const KernelSet& set, const PackedExperts& 
   args.k = weights.k;
   args.weight_scale *= weights.weight_scale;
   args.out_columns = weights.out_columns;
-  const auto table = tables_.find(weights.type);
-  args.table = table == tables_.end() ? nullptr : table->second.as();
+  args.table = TableOf(weights.type).as();
   if (items.off() != nullptr) {
     args.items = items.items(0);
     args.item_count = items.count(0);

@@ -67,6 +67,11 @@ class ExpertKernels {
   const Device& device() const { return device_; }
   const KernelChoices& choices() const { return choices_; }
   KernelChoices& choices() { return choices_; }
+  // The table of a type's decoder in device memory; empty where it has none.
+  const DeviceBuffer& TableOf(QuantType type) const {
+    const auto table = tables_.find(type);
+    return table == tables_.end() ? no_table_ : table->second;
+  }
 
   // One product with the kernels of `set`, over tiles that Fill() has cut on the same stream; one
   // launch for each tile size, which overlap. `args` comes without weights, items and table, which
@@ -93,6 +98,7 @@ class ExpertKernels {
   Device device_;
   KernelChoices choices_;
   std::map<QuantType, DeviceBuffer> tables_;
+  DeviceBuffer no_table_;
   std::array<Stream, kMaxTileClasses> side_streams_;
   std::array<Event, kMaxTileClasses> side_done_;
   Event forked_;

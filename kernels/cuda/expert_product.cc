@@ -14,6 +14,9 @@ namespace {
 // Hidden values are stored as halves times this: silu(gate) * up reaches further than its operands.
 constexpr float kHiddenScale = 1.0f / 16;
 
+// Bytes before the runs that are pending: two counters, and room so that the runs are aligned.
+constexpr int64_t kPendingHead = 16;
+
 bool IsMixed(const ExpertWeights& weights) { return weights.gate_up.experts == 0; }
 
 }  // namespace
@@ -50,11 +53,16 @@ absl::Status ExpertProduct::Allocate() {
   WL_RETURN_IF_ERROR(allocate(slot_row_, 4 * pairs));
   WL_RETURN_IF_ERROR(allocate(row_weight_, 4 * rows));
   WL_RETURN_IF_ERROR(allocate(row_scale_, 4 * rows));
-  WL_RETURN_IF_ERROR(allocate(bad_ids_, 4));
+  WL_ASSIGN_OR_RETURN(bad_ids_, PinnedBuffer::Create(sizeof(int32_t)));
+  *bad_ids_.as<int32_t>() = 0;
   WL_RETURN_IF_ERROR(allocate(scratch_, kRoutingScratchBytes));
   WL_RETURN_IF_ERROR(allocate(x_tiles_, 2 * rows * RoundUp(plan_.n_embd, kPadK) + slack));
   WL_RETURN_IF_ERROR(allocate(hidden_, 2 * rows * RoundUp(plan_.n_ff, kPadK) + slack));
   WL_RETURN_IF_ERROR(allocate(overflow_, rows));
+  WL_RETURN_IF_ERROR(
+      allocate(pending_, kPendingHead + int64_t{plan_.max_tokens} * Pending().run_count));
+  WL_RETURN_IF_ERROR(
+      allocate(exact_scratch_, 4 * kExactBlocks * ExactScratchFloats(plan_.n_embd, plan_.n_ff)));
   return allocate(y_, 2 * rows * plan_.n_embd);
 }
 
@@ -146,15 +154,71 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
   WL_RETURN_IF_ERROR(step.kind == StepKind::kDecode && !IsMixed(weights)
                          ? RunDecode(weights, step, stream)
                          : RunPrompt(weights, step, stream));
-  return Combine({.y = y_.as(),
-                  .slot_row = slot_row_.as<int32_t>(),
-                  .tokens = step.tokens,
-                  .slots = plan_.slots,
-                  .columns = plan_.n_embd,
-                  .shared = step.shared,
-                  .residual = step.residual,
-                  .out = step.out},
-                 stream);
+  WL_RETURN_IF_ERROR(Combine({.y = y_.as(),
+                              .slot_row = slot_row_.as<int32_t>(),
+                              .tokens = step.tokens,
+                              .slots = plan_.slots,
+                              .columns = plan_.n_embd,
+                              .shared = step.shared,
+                              .residual = step.residual,
+                              .out = step.out,
+                              .overflow = overflow_.as(),
+                              .pending = Pending()},
+                             stream));
+  return RunExact(weights, step, stream);
+}
+
+PendingRuns ExpertProduct::Pending() const {
+  const int32_t run_columns = RunColumns(plan_.n_embd);
+  return {.any = pending_.as<int32_t>(),
+          .runs = pending_.as() + kPendingHead,
+          .run_count = plan_.n_embd / run_columns,
+          .run_columns = run_columns};
+}
+
+ExactMatrix ExpertProduct::ExactOf(const PackedExperts& weights) const {
+  const DeviceBuffer& table = kernels_.TableOf(weights.type);
+  return {.type = weights.type,
+          .packed = weights.data.as(),
+          .expert_bytes = weights.expert_bytes,
+          .row_blocks = weights.row_blocks,
+          .k = weights.k,
+          .table = table.as(),
+          .table_bytes = static_cast<int32_t>(table.bytes()),
+          .weight_scale = weights.weight_scale};
+}
+
+absl::Status ExpertProduct::RunExact(const ExpertWeights& weights, const ExpertStep& step,
+                                     cudaStream_t stream) const {
+  ExactExpertsArgs args = {.down = ExactOf(weights.down),
+                           .x = step.exact_x,
+                           .x_stride = step.exact_stride,
+                           .token_scale = step.x_scale,
+                           .expert_ids = step.expert_ids,
+                           .weights = step.weights,
+                           .slot_row = slot_row_.as<int32_t>(),
+                           .overflow = overflow_.as(),
+                           .y = y_.as<uint16_t>(),
+                           .tokens = step.tokens,
+                           .slots = plan_.slots,
+                           .experts = plan_.experts,
+                           .n_embd = plan_.n_embd,
+                           .n_ff = plan_.n_ff,
+                           .shared = step.shared,
+                           .residual = step.residual,
+                           .out = step.out,
+                           .pending = Pending(),
+                           .scratch = exact_scratch_.as<float>(),
+                           .starts_early = kernels_.device().facts().capability >= 90};
+  args.gate = ExactOf(IsMixed(weights) ? weights.gate : weights.gate_up);
+  if (IsMixed(weights)) args.up = ExactOf(weights.up);
+  if (args.x == nullptr && step.x_is_float) {
+    args.x = static_cast<const float*>(step.x);
+    args.x_stride = plan_.n_embd;
+  } else if (args.x == nullptr) {
+    args.x_halves = static_cast<const uint16_t*>(step.x);
+  }
+  return RunExactExperts(args, stream);
 }
 
 absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const ExpertStep& step,
@@ -220,9 +284,9 @@ absl::Status ExpertProduct::HiddenTiles(const ExpertWeights& weights, const Expe
 
 absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
-  if (step.x_is_float || step.x_scale != nullptr || plan_.n_embd % kPadK != 0) {
+  if (step.x_is_float || plan_.n_embd % kPadK != 0) {
     return absl::InvalidArgumentError(
-        "decode steps take halves without a scale, a multiple of 128 values to a token");
+        "decode steps take halves, a multiple of 128 values to a token");
   }
   WL_ASSIGN_OR_RETURN(const Chosen first, Choose(Op::kFewGateUp, weights.gate_up));
   WL_ASSIGN_OR_RETURN(const Chosen second, Choose(Op::kFewPlain, weights.down));
@@ -230,6 +294,7 @@ absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const Expert
   GroupedArgs args;
   args.x_rows = static_cast<const uint16_t*>(step.x);
   args.ids = row_token_.as<int32_t>();
+  args.row_scale = step.x_scale != nullptr ? row_scale_.as<float>() : nullptr;
   args.h_rows = hidden_.as<uint16_t>();
   args.output_scale = kHiddenScale;
   args.overflow = overflow_.as();
@@ -248,10 +313,13 @@ absl::Status ExpertProduct::RunDecode(const ExpertWeights& weights, const Expert
 
 absl::Status ExpertProduct::RouteDecode(const ExpertStep& step, const ItemLists& items,
                                         cudaStream_t stream) const {
+  RoutingArgs routing = RoutingOf(step);
+  routing.token_scale = step.x_scale;
+  routing.row_scale = row_scale_.as<float>();
   if (items.off() == nullptr && int64_t{step.tokens} * plan_.slots <= kFewRoutingPairs) {
-    return RouteFew(RoutingOf(step), items.few_tiles(overflow_.as()), stream);
+    return RouteFew(routing, items.few_tiles(overflow_.as()), stream);
   }
-  WL_RETURN_IF_ERROR(Route(RoutingOf(step), stream));
+  WL_RETURN_IF_ERROR(Route(routing, stream));
   WL_RETURN_IF_ERROR(ClearOverflow(stream));
   return items.Fill(Rows(), stream);
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "kernels/cuda/exact_experts.h"
 #include "kernels/cuda/expert_kernels.h"
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
@@ -50,7 +51,11 @@ struct ExpertStep {
   // [tokens][n_embd], floats or halves. Decode steps take halves, and n_embd is a multiple of 128.
   const void* x = nullptr;
   bool x_is_float = true;
-  const float* x_scale = nullptr;  // [tokens] or null (1): undoes a scaling of halves; prompts only
+  const float* x_scale = nullptr;  // [tokens] or null (1): undoes a scaling of halves
+  // The same rows as floats, exact_stride apart, or null: what tokens are computed again from. Not
+  // `out`.
+  const float* exact_x = nullptr;
+  int64_t exact_stride = 0;
   const int32_t* expert_ids = nullptr;  // [tokens][slots], most probable first
   const float* weights = nullptr;       // [tokens][slots], routing weights
   int32_t tokens = 0;
@@ -70,14 +75,15 @@ class ExpertProduct {
   // Layers of equal types and shapes share it. FailedPrecondition where no kernel takes the types.
   absl::Status Prepare(const ExpertWeights& weights);
 
-  // out = residual + the sum over slots of weight * down(silu(gate(x)) * up(x)) + shared. Only for
+  // out = residual + the sum over slots of weight * down(silu(gate(x)) * up(x)) + shared. Rows of
+  // which a value does not fit into a half are computed again in single precision. Only for
   // prepared weights. Asynchronous on `stream`; may be captured in a graph.
   absl::Status Run(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
 
   // Device memory of the workspace.
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // [row space] device flags of rows whose hidden values did not fit a half, of the last step.
-  const uint8_t* overflow() const { return overflow_.as(); }
+  // Whether a step that has ended was given an expert id that names no expert.
+  bool has_bad_ids() const { return *bad_ids_.as<volatile int32_t>() != 0; }
 
  private:
   // Tiles depend on the kernels (operation, type, policy) and the number of row blocks.
@@ -96,6 +102,10 @@ class ExpertProduct {
   absl::StatusOr<Chosen> Choose(Op op, const PackedExperts& weights) const;
   RoutingArgs RoutingOf(const ExpertStep& step) const;
   absl::Status ClearOverflow(cudaStream_t stream) const;
+  PendingRuns Pending() const;
+  ExactMatrix ExactOf(const PackedExperts& weights) const;
+  absl::Status RunExact(const ExpertWeights& weights, const ExpertStep& step,
+                        cudaStream_t stream) const;
   absl::Status RouteDecode(const ExpertStep& step, const ItemLists& items,
                            cudaStream_t stream) const;
   absl::Status RunPrompt(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);
@@ -117,13 +127,15 @@ class ExpertProduct {
   DeviceBuffer slot_row_;
   DeviceBuffer row_weight_;
   DeviceBuffer row_scale_;
-  DeviceBuffer bad_ids_;
+  PinnedBuffer bad_ids_;  // written by the device, so that reading it costs no copy
   DeviceBuffer scratch_;
   DeviceBuffer x_tiles_;
   DeviceBuffer hidden_;    // halves: tiles of prompt steps, rows of decode steps
   DeviceBuffer gate_up_;   // floats [2][rows][n_ff], made by Prepare where types are mixed
   DeviceBuffer overflow_;  // [rows]
   DeviceBuffer y_;         // halves [rows][n_embd]
+  DeviceBuffer pending_;   // see PendingRuns
+  DeviceBuffer exact_scratch_;
 };
 
 }  // namespace warpline::cuda

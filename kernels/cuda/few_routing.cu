@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(kThreads) RouteFewPairs(const __grid_constant_
   if (is_expert) {
     args.row_token[row] = thread / args.slots;
     if (args.weights != nullptr) args.row_weight[row] = args.weights[thread];
+    if (args.token_scale != nullptr) args.row_scale[row] = args.token_scale[thread / args.slots];
   } else {
     *args.bad_ids = 1;
   }

@@ -66,6 +66,7 @@ __device__ void PlacePairs(const RoutingArgs& args, Range range, int32_t (*count
     if (expert >= 0) {
       args.row_token[row] = static_cast<int32_t>(pair / args.slots);
       if (args.weights != nullptr) args.row_weight[row] = args.weights[pair];
+      if (args.token_scale != nullptr) args.row_scale[row] = args.token_scale[pair / args.slots];
     } else {
       *args.bad_ids = 1;
     }

@@ -25,8 +25,11 @@ struct RoutingArgs {
   int32_t* row_token = nullptr;  // [RowSpaceRows]; -1 for the rows between experts
   int32_t* slot_row = nullptr;   // [tokens][slots]; -1 where the id names no expert
   float* row_weight = nullptr;   // [RowSpaceRows], as row_token; null when `weights` is
-  int32_t* bad_ids = nullptr;    // set to 1 when an id named no expert, else left as it is
-  int32_t* scratch = nullptr;    // [kRoutingScratchBytes]
+  // Both or none: what undoes the scaling of a token's activations, for its rows.
+  const float* token_scale = nullptr;  // [tokens]
+  float* row_scale = nullptr;          // [RowSpaceRows]; nothing is written between experts
+  int32_t* bad_ids = nullptr;          // set to 1 when an id named no expert, else left as it is
+  int32_t* scratch = nullptr;          // [kRoutingScratchBytes]
 };
 
 // Rows that the row space of so many pairs may take: a multiple of 8.
