@@ -333,9 +333,10 @@ void StageExecutor::FinishStep(const StartedStep& started) {
   if (kept.entries.empty()) return AnswerEmpty(kept);
   const absl::Status status = started.status.ok() ? HandOn(kept) : started.status;
   if (status.ok()) return;
-  FailStep(kept, status);
-  // Nothing that a faulty device computed later would be right.
+  // Nothing that a faulty device computed later would be right. The end of the control stream tells
+  // the requests, which may be sent again: the fault is not theirs.
   if (absl::IsInternal(status)) return Poison(status);
+  FailStep(kept, status);
   const NgramReader* const reader = options_.ngram_reader();
   if (reader != nullptr && reader->counters().consecutive_errors >= kMostTableErrors) {
     return Poison(Annotate(status, "the n-gram table cannot be read any more"));

@@ -81,6 +81,7 @@ absl::Status CudaBackend::Prepare(absl::optional<Policy> tiles) {
   WL_ASSIGN_OR_RETURN(products_, MatrixProducts::Create(*kernels_, grids_.grids()));
   WL_ASSIGN_OR_RETURN(attention_, PagedAttention::Create(device_));
   WL_ASSIGN_OR_RETURN(tables_, StepTables::Create());
+  WL_ASSIGN_OR_RETURN(faults_, FaultInjection::Create());
   return absl::OkStatus();
 }
 

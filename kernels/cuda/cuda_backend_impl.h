@@ -20,6 +20,7 @@
 #include "kernels/cuda/decode_rows.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/expert_product.h"
+#include "kernels/cuda/fault_injection.h"
 #include "kernels/cuda/matrix_products.h"
 #include "kernels/cuda/rope_table.h"
 #include "kernels/cuda/step_recorder.h"
@@ -159,6 +160,7 @@ class CudaBackend final : public Backend {
   bool is_decode_ = false;  // of the step that was begun last
   absl::optional<StepTables> tables_;
   StepRecorder recorder_;
+  FaultInjection faults_;
   bool can_record_ = true;  // whether all products of the weights that are loaded can be recorded
   int64_t footprint_ = 0;   // that the records were made with
   absl::optional<RopeTables> rope_tables_;

@@ -28,6 +28,7 @@ absl::Status CudaBackend::Embed(const EmbedArgs& args) {
   }
   WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(1, &table, out));
   if (!is_live) return absl::OkStatus();
+  WL_RETURN_IF_ERROR(faults_.CountStep(stream_.get()));
   products_->ForgetInput();
   WL_ASSIGN_OR_RETURN(const uint8_t* const blocks, table.Blocks());
   return DecodeRows({.type = table.type(),
