@@ -25,6 +25,7 @@ constexpr int64_t kPageTokens = 64;    // of a cache page
 constexpr int64_t kHeadsOfGroup = 16;  // of attention in decode steps, whatever the model has
 constexpr int64_t kRouting = 1 << 18;  // bytes in which rows are sorted by expert
 constexpr int64_t kPairBytes = 64;     // of a row and one of its experts, in lists
+constexpr int64_t kExactBlocks = 128;  // that compute again what no half holds
 // Of a recorded decode step, a layer. Estimated from the launches of a layer, not measured.
 constexpr int64_t kRecordBytes = 48 << 10;
 constexpr int64_t kMostRecords = 256;
@@ -189,6 +190,11 @@ void AddExperts(const ModelSpec& spec, int64_t rows, Room& room) {
   room.Add((row_space + kSlackRows) * RoundUp(moe.n_ff_expert, kPackedWidth) * kHalf);
   room.Add(row_space * spec.n_embd * kHalf);
   room.Add(kRouting + row_space * kPairBytes);
+  // Marks of what is computed again in single precision, and what that works in.
+  room.Add(rows * (spec.n_embd % 8 == 0 ? spec.n_embd / 8 : spec.n_embd));
+  const int64_t widest =
+      std::max<int64_t>(spec.n_embd, 2 * (int64_t{moe.n_ff_expert} + kPackedWidth)) + kPackedWidth;
+  room.Add(kExactBlocks * (widest + moe.n_ff_expert + 2 * int64_t{spec.n_embd}) * kFloat);
   if (moe.n_ff_shared == 0) return;
   room.Add(rows * spec.n_embd * kFloat);
 }
