@@ -135,6 +135,10 @@ absl::Status CudaBackend::Download(const Buffer& buffer, int64_t offset_bytes,
         "copying from the device"));
   }
   WL_RETURN_IF_ERROR(stream_.Synchronize());
+  return CheckExpertIds();
+}
+
+absl::Status CudaBackend::CheckExpertIds() const {
   for (const auto& [key, planned] : experts_) {
     if (planned.product != nullptr && planned.product->has_bad_ids()) {
       return absl::InternalError("a step chose an expert that its layer does not have");

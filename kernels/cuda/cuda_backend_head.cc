@@ -50,7 +50,8 @@ absl::Status CudaBackend::TopCandidates(const TopCandidatesArgs& args) {
   WL_ASSIGN_OR_RETURN(const FloatRows logits, CheckRows("logits", args.logits, -1, -1));
   WL_RETURN_IF_ERROR(CheckQueries(args));
   products_->ForgetInput();
-  return candidates_.Run(logits, args.queries, args.out, stream_.get());
+  WL_RETURN_IF_ERROR(candidates_.Run(logits, args.queries, args.out, stream_.get()));
+  return CheckExpertIds();
 }
 
 }  // namespace warpline::cuda

@@ -98,6 +98,8 @@ class CudaBackend final : public Backend {
   // Once for each sentence; empty: nothing.
   void Notice(std::string sentence);
   absl::Status CheckInStep() const;
+  // Of the steps that have ended: to be called where the host has waited for the stream.
+  absl::Status CheckExpertIds() const;
   // Something that recorded steps rely on changes.
   void ForgetRecords() { recorder_.Forget(); }
   // Grows with the memory that steps work in.
