@@ -267,8 +267,8 @@ __device__ int CollectThinning(const TopCandidatesJob& job, int row, int wanted,
   return *count;
 }
 
-// A block for each row.
-__global__ void __launch_bounds__(kChooseThreads)
+// A block for each row. One on a multiprocessor has the registers that two would have to spill.
+__global__ void __launch_bounds__(kChooseThreads, 1)
     Choose(const __grid_constant__ TopCandidatesJob job) {
   __shared__ uint64_t keys[kCapacity];
   __shared__ int shared_count;
