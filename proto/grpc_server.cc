@@ -1,6 +1,7 @@
 #include "proto/grpc_server.h"
 
 #include <arpa/inet.h>
+#include <grpc/grpc.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
@@ -39,6 +40,11 @@ constexpr int kKeepaliveMs = 10000;
 constexpr int kKeepaliveTimeoutMs = 5000;
 constexpr int kConnectMs = 1000;
 constexpr int kMaxProbedThreads = 64;
+
+// For every server and channel: one user of the library that never leaves. The last user's goodbye
+// waits for the library's pollers, and one that has helped a large message through a full socket
+// sleeps for up to ten seconds. A process that ends needs no such clean-up.
+void KeepLibrary() { grpc_init(); }
 
 struct HostPort {
   std::string host;
@@ -220,6 +226,7 @@ void ServerHandle::Shutdown(std::chrono::nanoseconds wait) {
 }
 
 absl::StatusOr<ServerHandle> StartServer(grpc::ServerBuilder& builder, const std::string& address) {
+  KeepLibrary();
   // Two servers must never share a port without a word.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Clients of OpenChannel ping; the defaults would answer with "too many pings".
@@ -247,6 +254,7 @@ bool IsLocalAddress(absl::string_view address) {
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
+  KeepLibrary();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxInternalMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxInternalMessageBytes);

@@ -1,5 +1,5 @@
 // How our gRPC servers listen and our channels dial: addresses, limits and keep-alive that both
-// sides agree on.
+// sides agree on. With the first of either the library stays up until the process ends.
 #pragma once
 
 #include <grpcpp/channel.h>

@@ -1,6 +1,5 @@
 #include "client/gateway/inference_client.h"
 
-#include <grpc/grpc.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
@@ -124,11 +123,7 @@ struct UnaryCall {
 
 struct InferenceClient::Impl {
   Impl(Executor on, const std::string& address)
-      : executor(std::move(on)), stub(v1::Inference::NewStub(OpenChannel(address))) {
-    // Never given back: the last user's goodbye makes the library wait for its pollers, which may
-    // take ten seconds, and a process that ends needs no such clean-up.
-    grpc_init();
-  }
+      : executor(std::move(on)), stub(v1::Inference::NewStub(OpenChannel(address))) {}
 
   // `method` is one of the callback methods of the stub.
   template <typename Request, typename Response, typename Method>
