@@ -116,6 +116,26 @@ TEST(FlagsTest, RefusesADescriptorThatIsNotOpen) {
   }
 }
 
+// Rather than what is missing because of them.
+TEST(FlagsTest, NamesUnknownWords) {
+  const std::pair<std::vector<const char*>, const char*> cases[] = {
+      {{"warpline-test"}, "subcommand is required"},
+      {{"warpline-test", "bogus"}, "not expected: bogus"},
+      {{"warpline-test", "--bogus", "eval"}, "not expected: --bogus"},
+      {{"warpline-test", "eval"}, "--tokens is required"},
+      {{"warpline-test", "eval", "--tokenz"}, "not expected: --tokenz"}};
+  for (const auto& [arguments, expected] : cases) {
+    CLI::App app;
+    app.require_subcommand(1);
+    Flags flags(app, "warpline-test");
+    std::string tokens;
+    flags.Add(*app.add_subcommand("eval", ""), "--tokens", tokens, "tokens")->required();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(flags.Parse(static_cast<int>(arguments.size()), arguments.data()), kExitUsage);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(expected));
+  }
+}
+
 TEST(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
   const std::string path = testing::TempDir() + "/flags_test.conf";
   std::ofstream(path) << "ctx-size = 100\nparallel = 5\n";

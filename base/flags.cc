@@ -199,6 +199,10 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
     }
   } catch (const CLI::Success& success) {  // --help, --version
     return app_.exit(success);
+  } catch (const CLI::RequiredError& error) {
+    // What is missing may stand there misspelt.
+    const std::vector<std::string> unknown = app_.remaining(/*recurse=*/true);
+    return UsageError(program_, unknown.empty() ? error.what() : CLI::ExtrasError(unknown).what());
   } catch (const CLI::Error& error) {
     return UsageError(program_, error.what());
   }
