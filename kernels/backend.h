@@ -419,6 +419,9 @@ class Backend {
 
   // Order. Ids, positions and page tables of the step live in the back end until EndStep.
   virtual absl::Status BeginStep(const StepArgs& args) = 0;
+  // False where the device has the ops of the step that was begun, because an equal one came
+  // before: then none need be called between BeginStep and EndStep.
+  virtual bool NeedsOps() const { return true; }
   virtual absl::Status EndStep() = 0;
 
   virtual absl::Status Embed(const EmbedArgs& args) = 0;

@@ -363,15 +363,17 @@ absl::Status LoadedStage::FetchNgrams(const Step& step) {
 
 // Runs between BeginStep and EndStep.
 absl::Status LoadedStage::RunLayers(const Tensor& residual, absl::Span<const float> in) {
+  if (!is_first()) {
+    const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(in.data()),
+                                          in.size() * sizeof(float));
+    WL_RETURN_IF_ERROR(backend_.Upload(bytes, *workspace_.residual, 0));
+  }
+  if (!backend_.NeedsOps()) return absl::OkStatus();
   if (is_first()) {
     WL_RETURN_IF_ERROR(backend_.Embed({.table = embedding_.weight.get(),
                                        .factor = static_cast<float>(spec_.embedding_factor),
                                        .copies = spec_.hyper.stream_count,
                                        .out = residual}));
-  } else {
-    const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(in.data()),
-                                          in.size() * sizeof(float));
-    WL_RETURN_IF_ERROR(backend_.Upload(bytes, *workspace_.residual, 0));
   }
   const LayerContext context{
       .backend = backend_, .workspace = workspace_, .rope = rope_, .rope_local = rope_local_};

@@ -75,6 +75,52 @@ absl::StatusOr<Matrix> WeightLoader::LoadMatrix(absl::string_view name, const Ma
   return matrix;
 }
 
+bool WeightLoader::CanJoin(const Part& a, const Part& b) const {
+  const GgufTensor* const first = file_.FindTensor(absl::StrCat(a.name, ".weight"));
+  const GgufTensor* const second = file_.FindTensor(absl::StrCat(b.name, ".weight"));
+  return first != nullptr && second != nullptr && first->type == second->type &&
+         !Has(absl::StrCat(a.name, ".scale")) && !Has(absl::StrCat(b.name, ".scale"));
+}
+
+absl::StatusOr<Matrix> WeightLoader::LoadJoined(absl::Span<const Part> parts, int64_t input_width,
+                                                Bias bias) {
+  if (parts.size() == 1) {
+    return LoadMatrix(parts[0].name,
+                      {.input_width = input_width, .output_width = parts[0].output_width}, bias);
+  }
+  std::vector<uint8_t> rows;
+  std::vector<float> biases;
+  WeightArgs weight{.input_width = input_width, .output_width = 0, .only_multiplied = true};
+  bool has_bias = false;
+  for (const Part& part : parts) {
+    WL_ASSIGN_OR_RETURN(
+        const GgufTensor* tensor,
+        FindShaped(file_, absl::StrCat(part.name, ".weight"),
+                   {.input_width = input_width, .output_width = part.output_width}));
+    const absl::Span<const uint8_t> stored = file_.Data(*tensor);
+    rows.insert(rows.end(), stored.begin(), stored.end());
+    CountIn(*tensor);
+    weight.type = tensor->type;
+    weight.output_width += part.output_width;
+    const std::string bias_name = absl::StrCat(part.name, ".bias");
+    if (bias == Bias::kIfPresent && Has(bias_name)) {
+      has_bias = true;
+      WL_ASSIGN_OR_RETURN(const std::vector<float> values,
+                          ReadVector(file_, bias_name, part.output_width));
+      CountIn(*file_.FindTensor(bias_name));
+      biases.insert(biases.end(), values.begin(), values.end());
+    }
+    biases.resize(static_cast<size_t>(weight.output_width));
+  }
+  weight.data = rows;
+  Matrix matrix;
+  WL_ASSIGN_OR_RETURN(matrix.weight, backend_.LoadWeight(weight));
+  if (has_bias) {
+    WL_ASSIGN_OR_RETURN(matrix.bias, UploadFloats(biases));
+  }
+  return matrix;
+}
+
 absl::StatusOr<std::vector<float>> WeightLoader::LoadScales(absl::string_view name,
                                                             int64_t expert_count) {
   const std::string scale_name = absl::StrCat(name, ".scale");

@@ -59,6 +59,15 @@ class WeightLoader {
   // tensor is absent or has another shape.
   absl::StatusOr<Matrix> LoadMatrix(absl::string_view name, const MatrixShape& shape,
                                     Bias bias = Bias::kNone);
+  // Matrices of the file with the same input as one whose output rows are theirs, in their order.
+  struct Part {
+    std::string name;
+    int64_t output_width = 0;
+  };
+  // Whether they can be: of one type, and without scales, which would differ.
+  bool CanJoin(const Part& a, const Part& b) const;
+  // As LoadMatrix; a part without bias, where another has one, gets zeros.
+  absl::StatusOr<Matrix> LoadJoined(absl::Span<const Part> parts, int64_t input_width, Bias bias);
   // Several matrices out of the one that the file keeps, each made of the given rows in their
   // order: what some architectures interleave head by head is taken apart here. Each row belongs to
   // one.

@@ -59,7 +59,7 @@ absl::Status PagedAttention::Reserve(const ReserveArgs& args) {
   const KvLayout layout = MakeKvLayout(args.kv_type, args.head_dim);
   if (PathOf(true, layout, args.n_head, args.n_head_kv) == AttentionPath::kDecode) {
     const int64_t bytes = DecodeScratchBytes(args.max_decode_rows, args.n_head_kv, args.head_dim,
-                                             MostParts(args.max_context));
+                                             MostParts(args.max_context, true));
     if (bytes > decode_scratch_.bytes()) {
       WL_ASSIGN_OR_RETURN(decode_scratch_, DeviceBuffer::Create(bytes));
     }
@@ -144,7 +144,7 @@ absl::Status PagedAttention::RunPrompt(const AttentionJob& job, cudaStream_t str
 absl::Status PagedAttention::RunDecode(const AttentionJob& job, cudaStream_t stream) const {
   const int64_t context = job.step.max_context;
   const int64_t parts =
-      MostParts(job.window > 0 ? std::min<int64_t>(context, job.window) : context);
+      MostParts(job.window > 0 ? std::min<int64_t>(context, job.window) : context, job.window > 0);
   const int64_t rows = job.step.row_count;
   const int dim = job.cache.layout.head_dim;
   if (DecodeScratchBytes(rows, job.cache.n_head_kv, dim, parts) > decode_scratch_.bytes()) {

@@ -30,6 +30,7 @@ struct AttentionJob {
   int64_t q_stride = 0;
   float* out = nullptr;  // [rows, n_head * head_dim]
   int64_t out_stride = 0;
+  uint16_t* halves = nullptr;   // decode path: `out` as halves too, or null
   const float* gate = nullptr;  // [rows, n_head * head_dim] or null: out times its sigmoid
   int64_t gate_stride = 0;
   int32_t n_head = 0;

@@ -53,12 +53,12 @@ const DecodeKernel* FindKernel(const KvLayout& layout, int n_head, int n_head_kv
 
 }  // namespace
 
-int64_t MostParts(int64_t seen) {
+int64_t MostParts(int64_t seen, bool is_window) {
   int64_t most = 1;
-  for (const int64_t limit : {int64_t{2048}, int64_t{16384}, seen}) {
+  for (const int64_t limit : {int64_t{kWholeSeen}, int64_t{2048}, int64_t{16384}, seen}) {
     const int64_t longest = std::min(limit, seen);
-    const int64_t bytes = int64_t{kPageTokens} * PartPages(static_cast<int>(longest));
-    most = std::max(most, (longest + bytes - 1) / bytes + 1);  // One more where they begin between.
+    const int64_t tokens = int64_t{kPageTokens} * PartPages(static_cast<int>(longest));
+    most = std::max(most, (longest + tokens - 1) / tokens + (is_window ? 1 : 0));
   }
   return most;
 }
@@ -96,6 +96,7 @@ absl::Status EnqueueDecode(const DecodeArgs& args, cudaStream_t stream) {
   const dim3 parts(static_cast<unsigned>(args.max_parts), kv_heads, rows);
   WL_RETURN_IF_ERROR(LaunchEarly(kernel->function, parts, kDecodeThreads, kernel->shared_bytes,
                                  args, true, stream, "attention of a decode step"));
+  if (args.max_parts == 1) return absl::OkStatus();  // It is whole already.
   const dim3 heads(static_cast<unsigned>(job.n_head), rows);
   return LaunchEarly(kernel->join, heads, kJoinThreads, 0, args, true, stream,
                      "joining the parts of a decode step");

@@ -271,6 +271,17 @@ class DecodePart {
   float sums_[kColumns][4] = {};
 };
 
+// One value of the output, and of the halves where they are wanted.
+__device__ __forceinline__ void StoreOut(const AttentionJob& job, int row, int column,
+                                         float value) {
+  const float out = GatedBy(job, row, column, value);
+  job.out[row * job.out_stride + column] = out;
+  if (job.halves != nullptr) {
+    const int64_t width = int64_t{job.n_head} * job.cache.layout.head_dim;
+    job.halves[row * width + column] = static_cast<uint16_t>(HalfFromFloat(out));
+  }
+}
+
 // Waits for all consumer warps.
 __device__ __forceinline__ void ConsumersMeet() {
   asm volatile("bar.sync 1, %0;" ::"n"(32 * kDecodeWarps) : "memory");
@@ -397,8 +408,22 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kType, kDim, kWide
       const float4 more = *reinterpret_cast<const float4*>(from + other * kWarpFloats);
       sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
     }
+    if (args.max_parts == 1) {
+      const int group = job.n_head / job.cache.n_head_kv;
+      if (head < group) {
+        float total = 0;
+        for (int other = 0; other < kDecodeWarps; ++other) total += warp_total[other][head];
+        const int column = (kv_head * group + head) * kDim + dim;
+        StoreOut(job, row, column, sum.x / total);
+        StoreOut(job, row, column + 1, sum.y / total);
+        StoreOut(job, row, column + 2, sum.z / total);
+        StoreOut(job, row, column + 3, sum.w / total);
+      }
+      continue;
+    }
     *reinterpret_cast<float4*>(args.values + (slot * kMaxDecodeGroup + head) * kDim + dim) = sum;
   }
+  if (args.max_parts == 1) return;
   if (threadIdx.x < Shape::kRows) {
     float largest = kMaskedScore;
     float total = 0;
@@ -469,7 +494,7 @@ __global__ void __launch_bounds__(kJoinThreads) JoinParts(const __grid_constant_
       all += team_total[i];
     }
     const int column = head * kDim + dim;
-    job.out[row * job.out_stride + column] = GatedBy(job, row, column, value / all);
+    StoreOut(job, row, column, value / all);
   }
 #endif
 }

@@ -15,13 +15,17 @@ namespace warpline::cuda {
 constexpr int kMaxPartPages = 8;
 constexpr int kMaxDecodeGroup = 16;  // heads of a KV head
 
-// Pages of a part of a row that sees so many positions: short contexts are cut finer, so that one
-// row still fills the card. A function of nothing else, or a row's bits would depend on its
-// neighbours.
-WL_INLINE int PartPages(int seen) { return seen <= 2048 ? 2 : seen <= 16384 ? 4 : kMaxPartPages; }
+// Pages of a part of a row that sees so many positions: the shortest contexts are one part, which
+// needs no joining; others are cut finer the shorter they are, so that one row still fills the
+// card. A function of nothing else, or a row's bits would depend on its neighbours.
+constexpr int kWholeSeen = kMaxPartPages * kPageTokens;
+WL_INLINE int PartPages(int seen) {
+  if (seen <= kWholeSeen) return kMaxPartPages;
+  return seen <= 2048 ? 2 : seen <= 16384 ? 4 : kMaxPartPages;
+}
 
-// Most parts of a row that sees at most so many positions, wherever these begin.
-int64_t MostParts(int64_t seen);
+// Most parts of a row that sees at most so many positions; windows begin anywhere.
+int64_t MostParts(int64_t seen, bool is_window);
 
 struct DecodeArgs {
   AttentionJob job;

@@ -25,6 +25,7 @@ struct CombineArgs {
   // tokens, and such as have an infinite y, are not written but noted in `pending`; y is halves.
   const uint8_t* overflow = nullptr;
   PendingRuns pending;
+  bool is_early = false;  // see early_launch.h
 };
 
 // out = residual + (y of slot 0 + y of slot 1 + ... + shared), in floats and in this order, so that

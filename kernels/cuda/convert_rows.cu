@@ -3,30 +3,24 @@
 #include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/convert_rows.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/early_launch.h"
 #include "kernels/cuda/half_math.h"
+#include "kernels/cuda/mma_ops.cuh"
 #include "kernels/cuda/packed_layout.h"
+#include "kernels/cuda/row_scale.cuh"
 
 namespace warpline::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// The exponent of the power of two that brings `peak` into [2^14, 2^15); within -100 and 100.
-__device__ __forceinline__ int ScaleExponent(float peak) {
-  if (peak == 0) return 0;
-  const int exponent = static_cast<int>(__float_as_uint(peak) >> 23) - 127;
-  return max(-100, min(100, 14 - exponent));
-}
-
-__device__ __forceinline__ float PowerOfTwo(int exponent) {
-  return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
-}
-
 // One block a row. Pairs of neighbouring k stay neighbours in both layouts.
 __global__ void __launch_bounds__(kThreads) Convert(const __grid_constant__ ConvertArgs args) {
   const int row = static_cast<int>(blockIdx.x);
   const float* const x = args.x + row * args.x_stride;
   float scale = 1;
+  WaitForPreviousGrid();
+  LetNextGridStart();
   if (args.row_scale != nullptr) {
     float peak = 0;
     for (int k = static_cast<int>(threadIdx.x); k < args.k; k += kThreads) {
@@ -64,8 +58,9 @@ absl::Status SetRowSpace(int32_t rows, int32_t* start, int32_t* count, cudaStrea
 
 absl::Status ConvertRows(const ConvertArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return absl::OkStatus();
-  Convert<<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
-  return LaunchStatus("converting activations");
+  return LaunchEarly(reinterpret_cast<const void*>(&Convert),
+                     dim3(static_cast<unsigned>(args.rows)), kThreads, 0, args, args.is_early,
+                     stream, "converting activations");
 }
 
 }  // namespace warpline::cuda

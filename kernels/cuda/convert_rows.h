@@ -21,6 +21,7 @@ struct ConvertArgs {
   int32_t row_groups = 0;
   uint16_t* halves = nullptr;
   float* row_scale = nullptr;  // [rows]; null: rows are taken as they are
+  bool is_early = false;       // see early_launch.h
 };
 
 // Asynchronous on `stream`.

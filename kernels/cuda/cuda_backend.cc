@@ -229,6 +229,8 @@ absl::Status CudaBackend::BeginStep(const StepArgs& args) {
   WL_RETURN_IF_ERROR(device_.MakeCurrent());
   WL_RETURN_IF_ERROR(step_.Begin(args));
   is_decode_ = args.kind == ::warpline::StepKind::kDecode;
+  deferred_norm_.reset();
+  deferred_sums_.reset();
   products_->ForgetInput();
   if (!rope_tables_.has_value() || step_.row_count() > rope_rows_) {
     rope_rows_ = MostRows(step_.row_count());
@@ -252,13 +254,13 @@ absl::Status CudaBackend::BeginStep(const StepArgs& args) {
                    .sequences = tables_->view().sequence_count,
                    .max_context = tables_->view().max_context,
                    .tables = tables_->view().token_ids});
-  if (recorder_.is_recorded()) products_->ForgetRows();
+  if (recorder_.is_recording()) products_->ForgetRows();
   return absl::OkStatus();
 }
 
 // Decode steps of up to so many positions are launched alike.
 int32_t CudaBackend::RaisedContext(int32_t context) const {
-  constexpr int32_t kSmallest = 1024;
+  constexpr int32_t kSmallest = 512;
   int64_t raised = kSmallest;
   while (raised < context) raised *= 2;
   // No more than attention has room for.
@@ -268,9 +270,8 @@ int32_t CudaBackend::RaisedContext(int32_t context) const {
 
 int64_t CudaBackend::Footprint() const {
   int64_t total = products_->footprint() + attention_->scratch_bytes();
-  for (const Scratch* scratch :
-       {&gate_, &up_, &logits_, &expert_ids_, &expert_weights_, &shared_gate_, &shared_,
-        &packed_in_, &packed_out_, &packed_in_scale_}) {
+  for (const Scratch* scratch : {&gate_, &up_, &logits_, &expert_ids_, &expert_weights_,
+                                 &shared_gate_, &shared_, &packed_in_, &packed_out_}) {
     total += scratch->bytes();
   }
   for (const auto& [key, planned] : experts_) {
@@ -282,8 +283,10 @@ int64_t CudaBackend::Footprint() const {
 absl::Status CudaBackend::EndStep() {
   WL_RETURN_IF_ERROR(CheckInStep());
   step_.End();
-  // A record leaves the rows of its own step behind.
-  if (recorder_.is_recorded()) products_->ForgetRows();
+  WL_RETURN_IF_ERROR(RunDeferred());
+  // A replay leaves the rows of its own step behind.
+  if (recorder_.is_recording()) recorder_.set_note(products_->described_rows());
+  if (recorder_.is_replay()) products_->NoteReplay(recorder_.note());
   products_->ForgetInput();
   return recorder_.End(stream_.get());
 }

@@ -23,6 +23,7 @@
 #include "kernels/cuda/fault_injection.h"
 #include "kernels/cuda/matrix_products.h"
 #include "kernels/cuda/rope_table.h"
+#include "kernels/cuda/slot_sums.h"
 #include "kernels/cuda/step_recorder.h"
 #include "kernels/cuda/step_tables.h"
 
@@ -51,6 +52,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::optional<DeviceMemory>> Memory() const override;
 
   absl::Status BeginStep(const StepArgs& args) override;
+  bool NeedsOps() const override { return recorder_.needs_ops(); }
   absl::Status EndStep() override;
 
   absl::Status Embed(const EmbedArgs& args) override;
@@ -81,9 +83,8 @@ class CudaBackend final : public Backend {
     bool is_float = false;  // multiplied in single precision, pair by pair
     FloatRows in;
     FloatRows out;
-    const int32_t* expert_ids = nullptr;  // [rows][used_count]
-    const float* weights = nullptr;       // [rows][used_count]
-    const float* shared = nullptr;        // [rows][n_embd] or null
+    TopExpertsArgs top;             // with all that is needed to choose them
+    const float* shared = nullptr;  // [rows][n_embd] or null
   };
   using PlanKey = std::tuple<int32_t, int32_t, int32_t, int32_t>;
   struct PlannedExperts {
@@ -109,10 +110,21 @@ class CudaBackend final : public Backend {
   // on. False: they are in the record that EndStep launches.
   template <typename... Parts>
   absl::StatusOr<bool> EnterOp(const Parts&... parts) {
+    WL_RETURN_IF_ERROR(RunDeferred());
+    return EnterFollowingOp(parts...);
+  }
+  // The same for an op that may take what was deferred into its own kernel.
+  template <typename... Parts>
+  absl::StatusOr<bool> EnterFollowingOp(const Parts&... parts) {
     uint64_t digest = 0;
     ((digest = Digest(digest, DigestOf(parts))), ...);
     return recorder_.EnterOp(digest, stream_.get());
   }
+  // Launches what ops of a decode step have left to the next one: the sums of an expert layer or a
+  // norm, of which at most one is left.
+  absl::Status RunDeferred();
+  // Launches the norm, or leaves it to the next op.
+  absl::Status Norm(NormArgs norm);
   static uint64_t DigestOf(const FloatRows& rows) {
     return Digest(DigestOf(rows.data), static_cast<uint64_t>(rows.row_count * 31 + rows.stride));
   }
@@ -134,7 +146,8 @@ class CudaBackend final : public Backend {
 
   absl::StatusOr<MoeJob> CheckExperts(const MoeFfnArgs& args) const;
   absl::StatusOr<MoeJob> CheckMoe(const MoeFfnArgs& args) const;
-  absl::Status RouteRows(const MoeFfnArgs& args, MoeJob& job);
+  absl::Status ScoreExperts(const MoeFfnArgs& args, MoeJob& job);
+  absl::Status ScoreRows(const MoeJob& job, float* logits);
   absl::Status RunSharedExpert(const MoeFfnArgs& args, MoeJob& job);
   absl::Status RunFloatExperts(const MoeFfnArgs& args, const MoeJob& job);
   absl::Status RunPackedExperts(const MoeFfnArgs& args, const MoeJob& job);
@@ -161,6 +174,8 @@ class CudaBackend final : public Backend {
   StepState step_;
   bool is_decode_ = false;  // of the step that was begun last
   absl::optional<StepTables> tables_;
+  absl::optional<SlotSums> deferred_sums_;
+  absl::optional<NormArgs> deferred_norm_;
   StepRecorder recorder_;
   FaultInjection faults_;
   bool can_record_ = true;  // whether all products of the weights that are loaded can be recorded
@@ -174,7 +189,6 @@ class CudaBackend final : public Backend {
   Scratch logits_, expert_ids_, expert_weights_;  // of routers
   Scratch shared_gate_, shared_;                  // of shared experts
   Scratch packed_in_, packed_out_;                // rows without gaps, for the expert product
-  Scratch packed_in_scale_;                       // [rows]
 };
 
 }  // namespace warpline::cuda

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/float_product.h"
 #include "kernels/cuda/packed_layout.h"
+#include "kernels/cuda/router.h"
 #include "kernels/cuda/top_experts.h"
 
 namespace warpline::cuda {
@@ -77,7 +78,7 @@ absl::Status CudaBackend::PrepareMoe(const MoeFfnArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::RouteRows(const MoeFfnArgs& args, MoeJob& job) {
+absl::Status CudaBackend::ScoreExperts(const MoeFfnArgs& args, MoeJob& job) {
   const int64_t rows = job.in.row_count;
   const int64_t experts = job.router.weight->output_width();
   WL_ASSIGN_OR_RETURN(float* const logits, logits_.Get<float>(MostRows(rows) * experts));
@@ -85,22 +86,39 @@ absl::Status CudaBackend::RouteRows(const MoeFfnArgs& args, MoeJob& job) {
                       expert_ids_.Get<int32_t>(MostRows(rows) * args.used_count));
   WL_ASSIGN_OR_RETURN(float* const weights,
                       expert_weights_.Get<float>(MostRows(rows) * args.used_count));
-  WL_RETURN_IF_ERROR(products_->RunExact({.weight = job.router.weight,
-                                          .bias = job.router.bias,
-                                          .in = job.in,
-                                          .out = Packed(logits, rows, experts)},
-                                         stream_.get()));
-  job.expert_ids = ids;
-  job.weights = weights;
-  return TopExperts({.logits = logits,
-                     .rows = static_cast<int32_t>(rows),
-                     .experts = static_cast<int32_t>(experts),
-                     .used = args.used_count,
-                     .renormalise = args.renormalise,
-                     .scales = job.down->scales_on_device(),
-                     .expert_ids = ids,
-                     .weights = weights},
-                    stream_.get());
+  WL_RETURN_IF_ERROR(ScoreRows(job, logits));
+  job.top = {.logits = logits,
+             .rows = static_cast<int32_t>(rows),
+             .experts = static_cast<int32_t>(experts),
+             .used = args.used_count,
+             .renormalise = args.renormalise,
+             .scales = job.down->scales_on_device(),
+             .expert_ids = ids,
+             .weights = weights};
+  return absl::OkStatus();
+}
+
+// The router's products, together with the norm before them where it was left for that.
+absl::Status CudaBackend::ScoreRows(const MoeJob& job, float* logits) {
+  const CudaWeight& router = *job.router.weight;
+  const int64_t experts = router.output_width();
+  const bool follows_norm = deferred_norm_.has_value() && deferred_norm_->out.data == job.in.data &&
+                            deferred_norm_->out.stride == job.in.stride &&
+                            deferred_norm_->out.row_count == job.in.row_count;
+  if (!follows_norm || !CanRoute(*deferred_norm_) || job.router.bias != nullptr ||
+      router.scale() != 1) {
+    WL_RETURN_IF_ERROR(RunDeferred());
+    return products_->RunExact({.weight = &router,
+                                .bias = job.router.bias,
+                                .in = job.in,
+                                .out = Packed(logits, job.in.row_count, experts)},
+                               stream_.get());
+  }
+  RouterArgs args = {
+      .norm = *deferred_norm_, .experts = static_cast<int32_t>(experts), .logits = logits};
+  deferred_norm_.reset();
+  WL_ASSIGN_OR_RETURN(args.weights, router.Floats(grids_.grids(), stream_.get()));
+  return Router(args, stream_.get());
 }
 
 absl::Status CudaBackend::RunSharedExpert(const MoeFfnArgs& args, MoeJob& job) {
@@ -125,6 +143,7 @@ absl::Status CudaBackend::RunSharedExpert(const MoeFfnArgs& args, MoeJob& job) {
 
 // Pair by pair: exact, and slow where experts are large.
 absl::Status CudaBackend::RunFloatExperts(const MoeFfnArgs& args, const MoeJob& job) {
+  WL_RETURN_IF_ERROR(TopExperts(job.top, stream_.get()));
   const int64_t pairs = job.in.row_count * args.used_count;
   const int64_t n_embd = job.in.width;
   const int64_t most = MostRows(job.in.row_count) * args.used_count;
@@ -136,7 +155,7 @@ absl::Status CudaBackend::RunFloatExperts(const MoeFfnArgs& args, const MoeJob& 
                               .x = job.in.data,
                               .x_stride = job.in.stride,
                               .rows = static_cast<int32_t>(pairs),
-                              .experts = job.expert_ids,
+                              .experts = job.top.expert_ids,
                               .rows_per_source = args.used_count,
                               .y_stride = job.n_ff};
   const bool is_fused = job.up == nullptr;
@@ -161,13 +180,13 @@ absl::Status CudaBackend::RunFloatExperts(const MoeFfnArgs& args, const MoeJob& 
              .x = gate,
              .x_stride = job.n_ff,
              .rows = static_cast<int32_t>(pairs),
-             .experts = job.expert_ids,
+             .experts = job.top.expert_ids,
              .y = y,
              .y_stride = n_embd};
   WL_ASSIGN_OR_RETURN(product.weights, job.down->Floats(grids_.grids(), stream_.get()));
   WL_RETURN_IF_ERROR(FloatProduct(product, stream_.get()));
   return WeightedSum({.y = y,
-                      .weights = job.weights,
+                      .weights = job.top.weights,
                       .slots = args.used_count,
                       .shared = job.shared,
                       .out = job.out,
@@ -245,25 +264,19 @@ absl::Status CudaBackend::RunPackedExperts(const MoeFfnArgs& args, const MoeJob&
                      .x = job.in.data,
                      .exact_x = job.in.data,
                      .exact_stride = job.in.stride,
-                     .expert_ids = job.expert_ids,
-                     .weights = job.weights,
+                     .expert_ids = job.top.expert_ids,
+                     .weights = job.top.weights,
+                     .top = job.top,
                      .tokens = static_cast<int32_t>(rows),
                      .shared = job.shared};
   // Tokens are computed again after others of the step have been written.
   const bool is_overwritten = Overlap(job.in, job.out);
   if (is_overwritten) step.exact_x = nullptr;
   if (takes_few) {
-    WL_ASSIGN_OR_RETURN(uint16_t* const halves, packed_in_.Get<uint16_t>(MostRows(rows) * width));
-    WL_ASSIGN_OR_RETURN(float* const scale, packed_in_scale_.Get<float>(MostRows(rows)));
-    WL_RETURN_IF_ERROR(ConvertRows({.x = job.in.data,
-                                    .x_stride = job.in.stride,
-                                    .rows = static_cast<int32_t>(rows),
-                                    .k = static_cast<int32_t>(width),
-                                    .halves = halves,
-                                    .row_scale = scale},
-                                   stream_.get()));
-    step.x = halves;
-    step.x_scale = scale;
+    WL_ASSIGN_OR_RETURN(const MatrixProducts::HalfRows halves,
+                        products_->HalvesOf(job.in, stream_.get()));
+    step.x = halves.halves;
+    step.x_scale = halves.row_scale;
     step.x_is_float = false;
   } else if (job.in.stride != width || is_overwritten) {
     WL_ASSIGN_OR_RETURN(float* const packed, packed_in_.Get<float>(MostRows(rows) * width));
@@ -274,7 +287,12 @@ absl::Status CudaBackend::RunPackedExperts(const MoeFfnArgs& args, const MoeJob&
   if (job.out.stride == width) {
     step.out = job.out.data;
     step.residual = args.accumulate ? job.out.data : nullptr;
-    return product->Run(*weights, step, stream_.get());
+    if (!is_decode_) return product->Run(*weights, step, stream_.get());
+    SlotSums sums;
+    step.sums_later = &sums;
+    WL_RETURN_IF_ERROR(product->Run(*weights, step, stream_.get()));
+    deferred_sums_ = sums;
+    return absl::OkStatus();
   }
   WL_ASSIGN_OR_RETURN(step.out, packed_out_.Get<float>(MostRows(rows) * width));
   WL_RETURN_IF_ERROR(product->Run(*weights, step, stream_.get()));
@@ -286,13 +304,14 @@ absl::Status CudaBackend::RunPackedExperts(const MoeFfnArgs& args, const MoeJob&
 absl::Status CudaBackend::MoeFfn(const MoeFfnArgs& args) {
   WL_ASSIGN_OR_RETURN(MoeJob job, CheckMoe(args));
   if (job.in.row_count == 0) return absl::OkStatus();
-  WL_ASSIGN_OR_RETURN(const bool is_live,
-                      EnterOp(7, job.router.weight, job.gate, job.up, job.down, job.in, job.out));
+  WL_ASSIGN_OR_RETURN(const bool is_live, EnterFollowingOp(7, job.router.weight, job.gate, job.up,
+                                                           job.down, job.in, job.out));
   if (!is_live) return absl::OkStatus();
-  products_->ForgetInput();
-  WL_RETURN_IF_ERROR(RouteRows(args, job));
+  WL_RETURN_IF_ERROR(ScoreExperts(args, job));
   if (args.shared_gate_input != nullptr) WL_RETURN_IF_ERROR(RunSharedExpert(args, job));
-  return job.is_float ? RunFloatExperts(args, job) : RunPackedExperts(args, job);
+  const absl::Status ran = job.is_float ? RunFloatExperts(args, job) : RunPackedExperts(args, job);
+  products_->ForgetInput();
+  return ran;
 }
 
 }  // namespace warpline::cuda

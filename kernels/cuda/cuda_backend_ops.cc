@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_backend_impl.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/packed_layout.h"
 #include "kernels/cuda/qkv_rope.h"
 
 namespace warpline::cuda {
@@ -50,10 +51,44 @@ absl::Status CudaBackend::NormConvert(const NormConvertArgs& args) {
   WL_ASSIGN_OR_RETURN(const FloatRows out,
                       CheckRows("norm output", args.out, in.row_count, in.width));
   WL_ASSIGN_OR_RETURN(const float* gamma, CheckVector("norm gamma", args.gamma, in.width));
-  WL_ASSIGN_OR_RETURN(const bool is_live, EnterOp(2, in, gamma, out, args.accumulate ? 1 : 0));
+  WL_ASSIGN_OR_RETURN(const bool is_live,
+                      EnterFollowingOp(2, in, gamma, out, args.accumulate ? 1 : 0));
   if (!is_live) return absl::OkStatus();
   products_->ForgetInput();
-  return NormRows(in, gamma, args.eps, args.accumulate, out, stream_.get());
+  return Norm({.in = in,
+               .gamma = gamma,
+               .eps = args.eps,
+               .out = out,
+               .accumulate = args.accumulate,
+               .is_early = device_.starts_early()});
+}
+
+absl::Status CudaBackend::Norm(NormArgs norm) {
+  if (!is_decode_) return NormRows(norm, stream_.get());
+  const bool takes_sums = deferred_sums_.has_value() && CanNormSums(*deferred_sums_, norm);
+  if (!takes_sums) WL_RETURN_IF_ERROR(RunDeferred());
+  WL_ASSIGN_OR_RETURN(const MatrixProducts::HalfRows room, products_->MakeHalves(norm.out, true));
+  norm.halves = room.halves;
+  norm.row_scale = room.row_scale;
+  if (!takes_sums) {
+    deferred_norm_ = norm;
+    return absl::OkStatus();
+  }
+  const SlotSums sums = *deferred_sums_;
+  deferred_sums_.reset();
+  return NormSums(sums, norm, stream_.get());
+}
+
+absl::Status CudaBackend::RunDeferred() {
+  if (deferred_norm_.has_value()) {
+    const NormArgs norm = *deferred_norm_;
+    deferred_norm_.reset();
+    WL_RETURN_IF_ERROR(NormRows(norm, stream_.get()));
+  }
+  if (!deferred_sums_.has_value()) return absl::OkStatus();
+  const SlotSums sums = *deferred_sums_;
+  deferred_sums_.reset();
+  return MakeSums(sums, stream_.get());
 }
 
 absl::Status CudaBackend::Linear(const LinearArgs& args) {
@@ -111,7 +146,8 @@ absl::Status CudaBackend::QkvRopeStore(const QkvRopeStoreArgs& args) {
                                          .rotation = rotation,
                                          .pairs = static_cast<int32_t>(pairs),
                                          .interleaved = args.rope.interleaved,
-                                         .cache = cache->view()},
+                                         .cache = cache->view(),
+                                         .is_early = device_.starts_early()},
                                         stream_.get());
 }
 
@@ -143,6 +179,13 @@ absl::Status CudaBackend::Attention(const AttentionArgs& args) {
     WL_ASSIGN_OR_RETURN(const FloatRows gate, CheckRows("attention gate", args.gate, rows, width));
     job.gate = gate.data;
     job.gate_stride = gate.stride;
+  }
+  // Means of halves are halves already, but for their rounding.
+  if (is_decode_ && cache->args().type == KvType::kF16 && width % kPadK == 0 &&
+      attention_->PathOf(true, job.cache.layout, job.n_head, job.cache.n_head_kv) ==
+          AttentionPath::kDecode) {
+    WL_ASSIGN_OR_RETURN(const MatrixProducts::HalfRows room, products_->MakeHalves(out, false));
+    job.halves = room.halves;
   }
   if (recorder_.is_recorded()) return attention_->Run(job, stream_.get());
   const int64_t decode_rows = is_decode_ ? rows : 1;

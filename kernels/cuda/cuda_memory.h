@@ -26,6 +26,10 @@ class Scratch {
   absl::Status Reserve(int64_t bytes);
   int64_t bytes() const { return buffer_.bytes(); }
   template <typename T>
+  T* as() const {
+    return buffer_.as<T>();
+  }
+  template <typename T>
   absl::StatusOr<T*> Get(int64_t count) {
     WL_RETURN_IF_ERROR(Reserve(count * static_cast<int64_t>(sizeof(T))));
     return buffer_.as<T>();

@@ -33,6 +33,8 @@ class Device {
 
   const DeviceFacts& facts() const { return facts_; }
   DeviceLimits limits() const;
+  // Whether kernels may start while the one before ends; see early_launch.h.
+  bool starts_early() const { return facts_.capability >= 90; }
   // Makes it the calling thread's device. All objects of a device are made and used with it
   // current.
   absl::Status MakeCurrent() const;

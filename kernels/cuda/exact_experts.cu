@@ -1,15 +1,19 @@
 #include "kernels/cuda/exact_experts.h"
 
+#include "base/status.h"
+#include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/early_launch.h"
 #include "kernels/cuda/half_math.h"
 #include "kernels/cuda/mma_ops.cuh"
+#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/piece_dot.h"
+#include "kernels/cuda/slot_sums.h"
 
 namespace warpline::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kNormThreads;
 constexpr int kWarps = kThreads / kWarpLanes;
 constexpr int kMaxTableBytes = 16384;
 
@@ -212,7 +216,72 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+struct NormSumsArgs {
+  SlotSums sums;
+  NormArgs norm;
+};
+
+// One block a token. What Combine leaves out is made here at once.
+template <int kRuns>
+__global__ void __launch_bounds__(kThreads) SumAndNorm(const __grid_constant__ NormSumsArgs args) {
+  __shared__ __align__(16) uint8_t table[kMaxTableBytes];
+  const CombineArgs& combine = args.sums.combine;
+  const int64_t token = blockIdx.x;
+  const int64_t width = combine.columns;
+  HeldRow<kRuns> gamma;
+  if (args.norm.gamma != nullptr) gamma = LoadHeld<kRuns>(args.norm.gamma, width);
+  WaitForPreviousGrid();
+  LetNextGridStart();
+  HeldRow<kRuns> x;
+  float* const out = combine.out + token * width;
+  bool is_pending = false;
+#pragma unroll
+  for (int i = 0; i < kRuns; ++i) {
+    const int column = 4 * HeldRun(i);
+    SlotSum<4> sum = {};
+    if (column < width) sum = SumSlots<4, false>(combine, token, column);
+    // Two threads share the columns of a run.
+    const bool is_beyond = sum.is_beyond || __shfl_xor_sync(~0u, sum.is_beyond, 1);
+    if (column < width && !is_beyond) {
+      AddRest(combine, token, column, sum.run);
+      StoreFloats(sum.run, out + column);
+    }
+    if (is_beyond) combine.pending.runs[token * combine.pending.run_count + column / 8] = 1;
+    is_pending = is_pending || is_beyond;
+    x.v[i] = make_float4(sum.run.v[0], sum.run.v[1], sum.run.v[2], sum.run.v[3]);
+  }
+  if (__syncthreads_or(is_pending) != 0) {
+    RedoToken(args.sums.exact, static_cast<int>(token), table, PlacesOf(args.sums.exact));
+    __syncthreads();
+    x = LoadHeld<kRuns>(out, width);
+  }
+  NormHeldRow(args.norm, token, gamma, x);
+}
+
 }  // namespace
+
+absl::Status MakeSums(const SlotSums& sums, cudaStream_t stream) {
+  WL_RETURN_IF_ERROR(Combine(sums.combine, stream));
+  return RunExactExperts(sums.exact, stream);
+}
+
+bool CanNormSums(const SlotSums& sums, const NormArgs& norm) {
+  const CombineArgs& combine = sums.combine;
+  return combine.tokens <= kExactBlocks && RunColumns(combine.columns) == 8 &&
+         !combine.y_is_float && combine.overflow != nullptr && !norm.accumulate &&
+         norm.in.data == combine.out && norm.in.stride == combine.columns &&
+         norm.in.width == combine.columns && norm.in.row_count == combine.tokens &&
+         HeldRuns(norm) > 0;
+}
+
+absl::Status NormSums(const SlotSums& sums, const NormArgs& norm, cudaStream_t stream) {
+  const int runs = HeldRuns(norm);
+  const void* const kernel = runs == 1   ? reinterpret_cast<const void*>(&SumAndNorm<1>)
+                             : runs == 2 ? reinterpret_cast<const void*>(&SumAndNorm<2>)
+                                         : reinterpret_cast<const void*>(&SumAndNorm<4>);
+  return LaunchEarly(kernel, dim3(static_cast<unsigned>(sums.combine.tokens)), kThreads, 0,
+                     NormSumsArgs{sums, norm}, norm.is_early, stream, "sums and their norm");
+}
 
 absl::Status RunExactExperts(const ExactExpertsArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return absl::OkStatus();

@@ -182,14 +182,20 @@ absl::Status ExpertKernels::Launch(const PreparedKernel& kernel, const GroupedAr
     shared_bytes -= FewRowsSharedBytes(0, kFewRowsMaxWarps) - FewRowsSharedBytes(0, threads / 32);
     WL_ASSIGN_OR_RETURN(resident_blocks,
                         RuntimeDriver().ResidentBlocks(kernel.row.function, threads, shared_bytes));
-    blocks *= args.row_blocks;
+    blocks = (args.known_items > 0 ? args.known_items : max_items) * args.row_blocks;
   }
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
   config.numAttrs = start == Start::kEarly && device_.facts().capability >= 90 ? 1 : 0;
-  blocks = std::min<int64_t>(blocks, int64_t{resident_blocks} * device_.facts().processors);
+  const int64_t most_blocks = int64_t{resident_blocks} * device_.facts().processors;
+  if (args.known_items > 0 && blocks > most_blocks) {
+    // As many rounds with fewer blocks leave room for a kernel beside this one.
+    const int64_t rounds = (blocks + most_blocks - 1) / most_blocks;
+    blocks = (blocks + rounds - 1) / rounds;
+  }
+  blocks = std::min(blocks, most_blocks);
   config.gridDim = dim3(static_cast<unsigned>(std::max<int64_t>(blocks, 1)));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);

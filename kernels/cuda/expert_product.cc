@@ -154,18 +154,21 @@ absl::Status ExpertProduct::Run(const ExpertWeights& weights, const ExpertStep& 
   WL_RETURN_IF_ERROR(step.kind == StepKind::kDecode && !IsMixed(weights)
                          ? RunDecode(weights, step, stream)
                          : RunPrompt(weights, step, stream));
-  WL_RETURN_IF_ERROR(Combine({.y = y_.as(),
-                              .slot_row = slot_row_.as<int32_t>(),
-                              .tokens = step.tokens,
-                              .slots = plan_.slots,
-                              .columns = plan_.n_embd,
-                              .shared = step.shared,
-                              .residual = step.residual,
-                              .out = step.out,
-                              .overflow = overflow_.as(),
-                              .pending = Pending()},
-                             stream));
-  return RunExact(weights, step, stream);
+  const SlotSums sums = {.combine = {.y = y_.as(),
+                                     .slot_row = slot_row_.as<int32_t>(),
+                                     .tokens = step.tokens,
+                                     .slots = plan_.slots,
+                                     .columns = plan_.n_embd,
+                                     .shared = step.shared,
+                                     .residual = step.residual,
+                                     .out = step.out,
+                                     .overflow = overflow_.as(),
+                                     .pending = Pending(),
+                                     .is_early = kernels_.device().starts_early()},
+                         .exact = ExactOf(weights, step)};
+  if (step.sums_later == nullptr) return MakeSums(sums, stream);
+  *step.sums_later = sums;
+  return absl::OkStatus();
 }
 
 PendingRuns ExpertProduct::Pending() const {
@@ -188,8 +191,8 @@ ExactMatrix ExpertProduct::ExactOf(const PackedExperts& weights) const {
           .weight_scale = weights.weight_scale};
 }
 
-absl::Status ExpertProduct::RunExact(const ExpertWeights& weights, const ExpertStep& step,
-                                     cudaStream_t stream) const {
+ExactExpertsArgs ExpertProduct::ExactOf(const ExpertWeights& weights,
+                                        const ExpertStep& step) const {
   ExactExpertsArgs args = {.down = ExactOf(weights.down),
                            .x = step.exact_x,
                            .x_stride = step.exact_stride,
@@ -209,7 +212,7 @@ absl::Status ExpertProduct::RunExact(const ExpertWeights& weights, const ExpertS
                            .out = step.out,
                            .pending = Pending(),
                            .scratch = exact_scratch_.as<float>(),
-                           .starts_early = kernels_.device().facts().capability >= 90};
+                           .starts_early = kernels_.device().starts_early()};
   args.gate = ExactOf(IsMixed(weights) ? weights.gate : weights.gate_up);
   if (IsMixed(weights)) args.up = ExactOf(weights.up);
   if (args.x == nullptr && step.x_is_float) {
@@ -218,11 +221,12 @@ absl::Status ExpertProduct::RunExact(const ExpertWeights& weights, const ExpertS
   } else if (args.x == nullptr) {
     args.x_halves = static_cast<const uint16_t*>(step.x);
   }
-  return RunExactExperts(args, stream);
+  return args;
 }
 
 absl::Status ExpertProduct::RunPrompt(const ExpertWeights& weights, const ExpertStep& step,
                                       cudaStream_t stream) {
+  if (step.top.logits != nullptr) WL_RETURN_IF_ERROR(TopExperts(step.top, stream));
   WL_RETURN_IF_ERROR(Route(RoutingOf(step), stream));
   WL_RETURN_IF_ERROR(ClearOverflow(stream));
   GatherArgs gather = {.x = step.x,
@@ -317,8 +321,13 @@ absl::Status ExpertProduct::RouteDecode(const ExpertStep& step, const ItemLists&
   routing.token_scale = step.x_scale;
   routing.row_scale = row_scale_.as<float>();
   if (items.off() == nullptr && int64_t{step.tokens} * plan_.slots <= kFewRoutingPairs) {
-    return RouteFew(routing, items.few_tiles(overflow_.as()), stream);
+    return RouteFew({.routing = routing,
+                     .tiles = items.few_tiles(overflow_.as()),
+                     .top = step.top,
+                     .is_early = kernels_.device().starts_early()},
+                    stream);
   }
+  if (step.top.logits != nullptr) WL_RETURN_IF_ERROR(TopExperts(step.top, stream));
   WL_RETURN_IF_ERROR(Route(routing, stream));
   WL_RETURN_IF_ERROR(ClearOverflow(stream));
   return items.Fill(Rows(), stream);

@@ -18,6 +18,8 @@
 #include "kernels/cuda/packed_experts.h"
 #include "kernels/cuda/raii.h"
 #include "kernels/cuda/routing.h"
+#include "kernels/cuda/slot_sums.h"
+#include "kernels/cuda/top_experts.h"
 
 namespace warpline::cuda {
 
@@ -58,10 +60,14 @@ struct ExpertStep {
   int64_t exact_stride = 0;
   const int32_t* expert_ids = nullptr;  // [tokens][slots], most probable first
   const float* weights = nullptr;       // [tokens][slots], routing weights
+  // Unless its logits are null: experts are chosen first; its results are the two above.
+  TopExpertsArgs top;
   int32_t tokens = 0;
   const float* shared = nullptr;    // [tokens][n_embd] or null: the shared expert's output
   const float* residual = nullptr;  // [tokens][n_embd] or null
   float* out = nullptr;             // [tokens][n_embd]; may be `residual`
+  // Unless null: takes what is left to do, the sum over the slots; valid until the next step.
+  SlotSums* sums_later = nullptr;
 };
 
 class ExpertProduct {
@@ -104,8 +110,7 @@ class ExpertProduct {
   absl::Status ClearOverflow(cudaStream_t stream) const;
   PendingRuns Pending() const;
   ExactMatrix ExactOf(const PackedExperts& weights) const;
-  absl::Status RunExact(const ExpertWeights& weights, const ExpertStep& step,
-                        cudaStream_t stream) const;
+  ExactExpertsArgs ExactOf(const ExpertWeights& weights, const ExpertStep& step) const;
   absl::Status RouteDecode(const ExpertStep& step, const ItemLists& items,
                            cudaStream_t stream) const;
   absl::Status RunPrompt(const ExpertWeights& weights, const ExpertStep& step, cudaStream_t stream);

@@ -1,20 +1,23 @@
 #include "kernels/cuda/few_routing.h"
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/early_launch.h"
 #include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/mma_ops.cuh"
+#include "kernels/cuda/top_experts.cuh"
 
 namespace warpline::cuda {
 namespace {
 
-// One thread for each pair, and then for each expert.
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / kWarpLanes;
-static_assert(kThreads == kMaxExperts && kThreads == kFewRoutingPairs);
+// One thread for each pair, and then for each expert: blocks of two sizes.
+constexpr int kMostThreads = 1024;
+constexpr int kFewThreads = 256;
+static_assert(kMostThreads == kMaxExperts && kMostThreads == kFewRoutingPairs);
 
 // The sum of `value` over the threads before this one; `total` gets the sum over all.
-__device__ int SumBefore(int value, int& total) {
+template <int kThreads>
+__device__ __forceinline__ int SumBefore(int value, int& total) {
+  constexpr int kWarps = kThreads / kWarpLanes;
   __shared__ int sums[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
@@ -26,7 +29,7 @@ __device__ int SumBefore(int value, int& total) {
   if (lane == kWarpLanes - 1) sums[warp] = inclusive;
   __syncthreads();
   int before = lane < warp ? sums[lane] : 0;
-  total = sums[lane];
+  total = lane < kWarps ? sums[lane] : 0;
   for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) {
     before += __shfl_xor_sync(~0u, before, distance);
     total += __shfl_xor_sync(~0u, total, distance);
@@ -34,20 +37,31 @@ __device__ int SumBefore(int value, int& total) {
   return before + inclusive - value;
 }
 
-__global__ void __launch_bounds__(kThreads) RouteFewPairs(const __grid_constant__ RoutingArgs args,
-                                                          const __grid_constant__ FewTiles tiles) {
-  __shared__ __align__(16) uint8_t counts[kWarps][kMaxExperts];  // pairs of each warp
-  __shared__ int16_t first_tile[kMaxExperts];
+// kPerLane: 0 where the experts have been chosen, else of which size a lane's share of them is at
+// most.
+template <int kThreads, int kPerLane>
+__global__ void __launch_bounds__(kThreads) RouteFewPairs(const __grid_constant__ FewRouting job) {
+  constexpr int kWarps = kThreads / kWarpLanes;
+  const RoutingArgs& args = job.routing;
+  const FewTiles& tiles = job.tiles;
+  __shared__ __align__(16) uint8_t counts[kWarps][kThreads];  // pairs of each warp
+  __shared__ int16_t first_tile[kThreads];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpLanes;
   const int warp = thread / kWarpLanes;
   const int pairs = args.tokens * args.slots;
   const int warps = (pairs + kWarpLanes - 1) / kWarpLanes;  // that have pairs
-  for (int i = thread * 16; i < warps * kMaxExperts; i += kThreads * 16) {
+  for (int i = thread * 16; i < warps * kThreads; i += kThreads * 16) {
     *reinterpret_cast<uint4*>(&counts[0][i]) = make_uint4(0, 0, 0, 0);
   }
   WaitForPreviousGrid();
   LetNextGridStart();
+  if constexpr (kPerLane > 0) {
+    for (int token = warp; token < args.tokens; token += kWarps) {
+      ChooseExperts<kPerLane>(job.top, token, lane);
+    }
+    __syncthreads();
+  }
   const bool is_pair = thread < pairs;
   const int expert = is_pair ? args.expert_ids[thread] : -1;
   const bool is_expert = expert >= 0 && expert < args.experts;
@@ -64,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) RouteFewPairs(const __grid_constant_
   int rows = 0;
   for (int w = 0; w < warps; ++w) rows += counts[w][thread];
   int tile_count;
-  const int tile = SumBefore((rows + kFewRowsN - 1) / kFewRowsN, tile_count);
+  const int tile = SumBefore<kThreads>((rows + kFewRowsN - 1) / kFewRowsN, tile_count);
   first_tile[thread] = static_cast<int16_t>(tile);
   for (int done = 0; done < rows; done += kFewRowsN) {
     const int index = tile + done / kFewRowsN;
@@ -94,9 +108,27 @@ __global__ void __launch_bounds__(kThreads) RouteFewPairs(const __grid_constant_
   }
 }
 
+// A lane holds 1/32 of the experts, of which there are no more than threads.
+template <int kThreads>
+const void* KernelFor(const FewRouting& job) {
+  if (job.top.logits == nullptr) return reinterpret_cast<const void*>(&RouteFewPairs<kThreads, 0>);
+  if (job.routing.experts <= 128) return reinterpret_cast<const void*>(&RouteFewPairs<kThreads, 4>);
+  if (kThreads == kFewThreads || job.routing.experts <= 256) {
+    return reinterpret_cast<const void*>(&RouteFewPairs<kThreads, 8>);
+  }
+  if constexpr (kThreads > kFewThreads) {
+    if (job.routing.experts <= 512) {
+      return reinterpret_cast<const void*>(&RouteFewPairs<kThreads, 16>);
+    }
+    return reinterpret_cast<const void*>(&RouteFewPairs<kThreads, 32>);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-absl::Status RouteFew(const RoutingArgs& args, const FewTiles& tiles, cudaStream_t stream) {
+absl::Status RouteFew(const FewRouting& job, cudaStream_t stream) {
+  const RoutingArgs& args = job.routing;
   const int64_t pairs = int64_t{args.tokens} * args.slots;
   if (args.experts < 1 || args.experts > kMaxExperts || args.tokens < 1 || args.slots < 1 ||
       pairs > kFewRoutingPairs) {
@@ -104,8 +136,11 @@ absl::Status RouteFew(const RoutingArgs& args, const FewTiles& tiles, cudaStream
                                                    args.slots, " of ", args.experts,
                                                    " experts in one block"));
   }
-  RouteFewPairs<<<1, kThreads, 0, stream>>>(args, tiles);
-  return LaunchStatus("routing few rows");
+  // Both sizes do the same.
+  const bool is_small = pairs <= kFewThreads && args.experts <= kFewThreads;
+  const void* const kernel = is_small ? KernelFor<kFewThreads>(job) : KernelFor<kMostThreads>(job);
+  return LaunchEarly(kernel, dim3(1), is_small ? kFewThreads : kMostThreads, 0, job, job.is_early,
+                     stream, "routing few rows");
 }
 
 }  // namespace warpline::cuda

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/grouped_args.h"
 #include "kernels/cuda/routing.h"
+#include "kernels/cuda/top_experts.h"
 
 namespace warpline::cuda {
 
@@ -21,9 +22,16 @@ struct FewTiles {
   uint8_t* overflow = nullptr;    // [RowSpaceRows] or null: cleared for the rows of the tiles
 };
 
-// Writes what RoutingArgs and FewTiles say; `scratch` is not used. Rows of an expert come in the
-// order of (token, slot), so equal input gives equal places. Asynchronous on `stream`.
-// InvalidArgument for sizes out of range.
-absl::Status RouteFew(const RoutingArgs& args, const FewTiles& tiles, cudaStream_t stream);
+struct FewRouting {
+  RoutingArgs routing;  // `scratch` is not used
+  FewTiles tiles;
+  TopExpertsArgs top;  // unless `logits` is null, chosen first; its results are what routing reads
+  bool is_early = false;  // see early_launch.h
+};
+
+// Writes what RoutingArgs and FewTiles say. Rows of an expert come in the order of (token, slot),
+// so equal input gives equal places. Asynchronous on `stream`. InvalidArgument for sizes out of
+// range.
+absl::Status RouteFew(const FewRouting& job, cudaStream_t stream);
 
 }  // namespace warpline::cuda

@@ -53,25 +53,32 @@ class FewRows {
     // Activations that are found through ids come with the items; others follow an earlier product,
     // whose items these are too. Then only the activations must be waited for.
     const bool has_new_items = args_.ids != nullptr;
-    if (has_new_items) WaitForPreviousGrid();
-    LetNextGridStart();
+    if (has_new_items) AwaitInput();
     // An equal share of all row blocks of all items, one after the other.
     const int64_t units = static_cast<int64_t>(*args_.item_count) * args_.row_blocks;
     const int first = static_cast<int>(units * blockIdx.x / gridDim.x);
     const int last = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
     if (first == last) {
       // What comes next relies on the whole chain before it.
-      if (!has_new_items) WaitForPreviousGrid();
+      if (!has_new_items) AwaitInput();
     } else if (args_.k <= warps_ * kFewRowsWarpK) {
       Stream(first, last, has_new_items);
     } else {
-      if (!has_new_items) WaitForPreviousGrid();
+      if (!has_new_items) AwaitInput();
       WalkLongRows(first, last);
     }
     WaitForCopies<0>();
+    // What comes next relies on the whole chain before it.
+    if (args_.is_beside) WaitForPreviousGrid();
   }
 
  private:
+  // The kernel behind this one may start when all before this one has ended: it may then run
+  // beside it, if it needs no more.
+  __device__ __forceinline__ void AwaitInput() const {
+    if (!args_.is_beside) WaitForPreviousGrid();
+    LetNextGridStart();
+  }
   static __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
   // Read anew: formats with wide slices have no register to keep it in.
   static __device__ __forceinline__ int ThreadAnew() {
@@ -134,7 +141,7 @@ class FewRows {
       }
       if (kSlots >= kPieces) advance();
     }
-    if (!has_new_items) WaitForPreviousGrid();
+    if (!has_new_items) AwaitInput();
     WaitForCopies<0>();
     __syncthreads();  // The table is there.
 
@@ -338,7 +345,7 @@ class FewRows {
         const int column = row_block * kRowBlock + c / 2 * 8 + g;
         const int64_t row = item.first_row + 2 * t + c % 2;
         if (2 * t + c % 2 < item.rows && column < args_.out_columns) {
-          static_cast<float*>(args_.y)[row * args_.out_columns + column] = values[c];
+          StoreFloat(args_, row, column, values[c]);
         }
       }
       return;

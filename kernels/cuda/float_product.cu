@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/block_reduce.cuh"
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/early_launch.h"
 #include "kernels/cuda/float_product.h"
+#include "kernels/cuda/mma_ops.cuh"
 
 namespace warpline::cuda {
 namespace {
@@ -39,6 +40,15 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int first_column =
       (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32)) * kColumns;
   if (first_column >= args.columns) return;
+  if constexpr (kColumns == 1) {
+    // The weights may be on their way while the kernel before ends.
+    if (args.experts == nullptr) {
+      const float* const row = args.weights + static_cast<int64_t>(first_column) * args.k;
+      for (int k = lane * kLaneK; k < args.k; k += kStepK) PrefetchToL2(row + k);
+    }
+  }
+  WaitForPreviousGrid();
+  LetNextGridStart();
   for (int first_row = static_cast<int>(blockIdx.y) * kRows; first_row < args.rows;
        first_row += static_cast<int>(gridDim.y) * kRows) {
     const int expert = args.experts == nullptr ? 0 : args.experts[first_row];
@@ -81,7 +91,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 template <int kColumns, int kRows>
-void Launch(const FloatProductArgs& args, cudaStream_t stream) {
+absl::Status Launch(const FloatProductArgs& args, cudaStream_t stream) {
   constexpr int kBlockColumns = kColumns * kWarps;
   const dim3 grid(static_cast<unsigned>((args.columns + kBlockColumns - 1) / kBlockColumns),
                   static_cast<unsigned>(std::min((args.rows + kRows - 1) / kRows, kMaxGridY)));
@@ -89,11 +99,11 @@ void Launch(const FloatProductArgs& args, cudaStream_t stream) {
                           args.expert_stride % kLaneK == 0 &&
                           reinterpret_cast<uintptr_t>(args.x) % 16 == 0 &&
                           reinterpret_cast<uintptr_t>(args.weights) % 16 == 0;
-  if (is_aligned) {
-    Product<kColumns, kRows, true><<<grid, 32 * kWarps, 0, stream>>>(args);
-  } else {
-    Product<kColumns, kRows, false><<<grid, 32 * kWarps, 0, stream>>>(args);
-  }
+  const void* const kernel = is_aligned
+                                 ? reinterpret_cast<const void*>(&Product<kColumns, kRows, true>)
+                                 : reinterpret_cast<const void*>(&Product<kColumns, kRows, false>);
+  return LaunchEarly(kernel, grid, 32 * kWarps, 0, args, args.is_early, stream,
+                     "a product of floats");
 }
 
 }  // namespace
@@ -102,14 +112,8 @@ absl::Status FloatProduct(const FloatProductArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.columns == 0) return absl::OkStatus();
   // Shapes of equal bits: the sums of a row and column are the same in each.
   constexpr int kManyRows = 64;
-  if (args.experts != nullptr || args.rows == 1) {
-    Launch<1, 1>(args, stream);
-  } else if (args.rows < kManyRows) {
-    Launch<1, 4>(args, stream);
-  } else {
-    Launch<4, 8>(args, stream);
-  }
-  return LaunchStatus("a product of floats");
+  if (args.experts != nullptr || args.rows == 1) return Launch<1, 1>(args, stream);
+  return args.rows < kManyRows ? Launch<1, 4>(args, stream) : Launch<4, 8>(args, stream);
 }
 
 }  // namespace warpline::cuda

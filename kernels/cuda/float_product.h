@@ -27,6 +27,7 @@ struct FloatProductArgs {
   const float* expert_scales = nullptr;  // [experts] or null
   float* y = nullptr;                    // [rows][columns]
   int64_t y_stride = 0;
+  bool is_early = false;  // see early_launch.h
 };
 
 // Lane l of a warp takes k = 4 l to 4 l + 3 of each 128, ascending, with fused multiply-adds; then

@@ -26,7 +26,12 @@ struct GroupedArgs {
   int32_t k = 0;           // padded: a multiple of 128
   const TileItem* items = nullptr;
   const int32_t* item_count = nullptr;  // in device memory
+  int32_t known_items = 0;              // the same where the host knows it, else 0
   const void* table = nullptr;          // the format's table, see WeightFormat::kTableBytes
+
+  // Kernels of decode steps: the previous kernel of the stream is a product of the same rows, which
+  // this one need not wait for before it ends.
+  bool is_beside = false;
 
   // Prompt kernels read activation tiles; decode kernels read rows through `ids`.
   const uint8_t* x_tiles = nullptr;
@@ -41,6 +46,8 @@ struct GroupedArgs {
   // Fused output: halves of silu(gate) * up * output_scale, saturated to the largest half;
   // overflow[row] = 1 where that happened. As tiles (prompt) or rows (decode).
   // Plain output: `y` as halves or floats [row space][out_columns], times row_weight[row] if given.
+  // Floats of the kernels of decode steps and of wgmma may lie further apart, and may be added to
+  // what is there.
   uint8_t* h_tiles = nullptr;
   int32_t h_row_groups = 0;
   uint16_t* h_rows = nullptr;
@@ -48,6 +55,8 @@ struct GroupedArgs {
   uint8_t* overflow = nullptr;
   void* y = nullptr;
   bool y_is_float = false;
+  int64_t y_pitch = 0;  // floats from one row to the next; 0: out_columns
+  bool accumulate = false;
   const float* row_weight = nullptr;  // [row space], routing weight
   int32_t out_columns = 0;            // live columns: n_ff (fused) or M (plain); the rest is masked
 };

@@ -3,15 +3,32 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/float_product.h"
 #include "kernels/cuda/packed_layout.h"
 
 namespace warpline::cuda {
 namespace {
 
-// Whether the product may write its sums where they belong, without a pass of its own.
+// Whether the sums are the output as they are, or are added to it.
 bool IsPlain(const ProductArgs& args) {
-  return args.bias == nullptr && args.row_gate == nullptr && args.soft_cap <= 0 && !args.accumulate;
+  return args.bias == nullptr && args.row_gate == nullptr && args.soft_cap <= 0;
+}
+
+// Whether writing `out` may change `in`.
+bool Overlap(const FloatRows& in, const FloatRows& out) {
+  const float* const in_end = in.data + (in.row_count - 1) * in.stride + in.width;
+  const float* const out_end = out.data + (out.row_count - 1) * out.stride + out.width;
+  return out.data < in_end && in.data < out_end;
+}
+
+// Whether no value belongs to both, which may be columns of one matrix.
+bool AreDisjoint(const FloatRows& a, const FloatRows& b) {
+  if (!Overlap(a, b)) return true;
+  const FloatRows& left = a.data < b.data ? a : b;
+  const FloatRows& right = a.data < b.data ? b : a;
+  const int64_t offset = right.data - left.data;
+  return a.stride == b.stride && offset >= left.width && offset + right.width <= a.stride;
 }
 
 absl::Status Finish(const ProductArgs& args, const FloatRows& sums, float scale,
@@ -36,25 +53,36 @@ absl::StatusOr<MatrixProducts> MatrixProducts::Create(const ExpertKernels& kerne
   return products;
 }
 
+// Whether the kernels can put their sums where they belong, without a pass behind them.
+bool MatrixProducts::WritesAlone(const ProductArgs& args, const KernelSet& set) const {
+  if (!IsPlain(args)) return false;
+  const bool places_floats =
+      set.policy == Policy::kWgmma || (args.is_decode && set.policy == Policy::kMmaSync);
+  if (places_floats) return true;
+  return !args.accumulate && (args.out.stride == args.out.width || args.out.row_count == 1) &&
+         reinterpret_cast<uintptr_t>(args.out.data) % 16 == 0;
+}
+
 absl::Status MatrixProducts::Run(const ProductArgs& args, cudaStream_t stream) {
   if (args.in.row_count == 0) return absl::OkStatus();
   if (args.weight->type() == QuantType::kF32) return RunExact(args, stream);
-  const bool is_packed = args.out.stride == args.out.width || args.out.row_count == 1;
-  const bool is_direct =
-      IsPlain(args) && is_packed && reinterpret_cast<uintptr_t>(args.out.data) % 16 == 0;
-  if (is_direct) return Multiply(args, args.out.data, stream);
-  WL_ASSIGN_OR_RETURN(float* const y, y_.Get<float>(RoomFor(args.out)));
-  WL_RETURN_IF_ERROR(Multiply(args, y, stream));
-  const FloatRows sums{y, args.in.row_count, args.out.width, args.out.width};
+  const Op op = args.is_decode ? Op::kFewPlain : Op::kPlain;
+  WL_ASSIGN_OR_RETURN(const KernelSet* const set, kernels_->choices().For(op, args.weight->type()));
+  if (WritesAlone(args, *set)) return Multiply(args, *set, args.out, args.accumulate, stream);
+  FloatRows sums{nullptr, args.in.row_count, args.out.width, args.out.width};
+  WL_ASSIGN_OR_RETURN(sums.data, y_.Get<float>(RoomFor(args.out)));
+  WL_RETURN_IF_ERROR(Multiply(args, *set, sums, false, stream));
+  behind_ = {};
   return Finish(args, sums, 1, stream);
 }
 
 absl::Status MatrixProducts::RunExact(const ProductArgs& args, cudaStream_t stream) {
   if (args.in.row_count == 0) return absl::OkStatus();
-  ForgetInput();  // It may be overwritten.
+  behind_ = {};
+  if (Overlap(args.in, args.out)) ForgetInput();
   WL_ASSIGN_OR_RETURN(const float* const weights, args.weight->Floats(grids_, stream));
   FloatRows sums = args.out;
-  const bool is_direct = IsPlain(args) && args.weight->scale() == 1;
+  const bool is_direct = IsPlain(args) && !args.accumulate && args.weight->scale() == 1;
   if (!is_direct) {
     WL_ASSIGN_OR_RETURN(sums.data, y_.Get<float>(RoomFor(args.out)));
     sums.stride = sums.width;
@@ -66,7 +94,8 @@ absl::Status MatrixProducts::RunExact(const ProductArgs& args, cudaStream_t stre
                                    .x_stride = args.in.stride,
                                    .rows = static_cast<int32_t>(args.in.row_count),
                                    .y = sums.data,
-                                   .y_stride = sums.stride},
+                                   .y_stride = sums.stride,
+                                   .is_early = kernels_->device().starts_early()},
                                   stream));
   return is_direct ? absl::OkStatus() : Finish(args, sums, args.weight->scale(), stream);
 }
@@ -89,26 +118,66 @@ absl::StatusOr<const ItemLists*> MatrixProducts::Items(const KernelSet& set, Op 
   if (rows != filled.rows) {
     WL_RETURN_IF_ERROR(filled.lists.Fill({start_.as<int32_t>(), count_.as<int32_t>(), 1}, stream));
     filled.rows = rows;
+    // A kernel that starts early reads its tiles before it waits for the kernel before it, which
+    // must not be the one that cuts them.
+    ForgetInput();
   }
   return &filled.lists;
 }
 
+bool MatrixProducts::IsConverted(const FloatRows& rows, bool is_decode) const {
+  const FloatRows& last = converted_.rows;
+  return last.data == rows.data && last.row_count == rows.row_count && last.width == rows.width &&
+         last.stride == rows.stride && converted_.is_decode == is_decode;
+}
+
+absl::StatusOr<MatrixProducts::HalfRows> MatrixProducts::Room(int64_t rows, int64_t k) {
+  const int64_t most = std::max(max_rows_, rows);
+  const int64_t row_groups = RoundUp(most, kTileRows) / kTileRows + kSlackRowGroups;
+  const int64_t x_bytes = row_groups * kTileRows * RoundUp(k, kPadK) * int64_t{2};
+  const int64_t scale_count = row_groups * kTileRows;
+  const int64_t scale_bytes = scale_count * static_cast<int64_t>(sizeof(float));
+  if (x_.bytes() < x_bytes || row_scale_.bytes() < scale_bytes) ForgetInput();
+  HalfRows room;
+  WL_ASSIGN_OR_RETURN(room.halves, x_.Get<uint16_t>(x_bytes / 2));
+  WL_ASSIGN_OR_RETURN(room.row_scale, row_scale_.Get<float>(scale_count));
+  return room;
+}
+
+absl::StatusOr<MatrixProducts::HalfRows> MatrixProducts::MakeHalves(const FloatRows& rows,
+                                                                    bool is_scaled) {
+  WL_ASSIGN_OR_RETURN(HalfRows room, Room(rows.row_count, rows.width));
+  converted_ = {.rows = rows, .is_decode = true, .is_scaled = is_scaled};
+  behind_ = {};
+  if (!is_scaled) room.row_scale = nullptr;
+  return room;
+}
+
+absl::StatusOr<MatrixProducts::HalfRows> MatrixProducts::HalvesOf(const FloatRows& rows,
+                                                                  cudaStream_t stream) {
+  WL_ASSIGN_OR_RETURN(HalfRows room, Room(rows.row_count, rows.width));
+  if (!IsConverted(rows, true)) {
+    WL_RETURN_IF_ERROR(ConvertRows({.x = rows.data,
+                                    .x_stride = rows.stride,
+                                    .rows = static_cast<int32_t>(rows.row_count),
+                                    .k = static_cast<int32_t>(rows.width),
+                                    .halves = room.halves,
+                                    .row_scale = room.row_scale,
+                                    .is_early = kernels_->device().starts_early()},
+                                   stream));
+    converted_ = {.rows = rows, .is_decode = true};
+  }
+  behind_ = {};
+  if (!converted_.is_scaled) room.row_scale = nullptr;
+  return room;
+}
+
 absl::Status MatrixProducts::Convert(const ProductArgs& args, const ConvertArgs& convert,
                                      cudaStream_t stream) {
-  const FloatRows& in = args.in;
-  const FloatRows& out = args.out;
-  const FloatRows& last = converted_.rows;
-  const bool is_same = last.data == in.data && last.row_count == in.row_count &&
-                       last.width == in.width && last.stride == in.stride &&
-                       converted_.is_decode == args.is_decode;
-  if (!is_same) WL_RETURN_IF_ERROR(ConvertRows(convert, stream));
-  const float* const in_end = in.data + (in.row_count - 1) * in.stride + in.width;
-  const float* const out_end = out.data + (out.row_count - 1) * out.stride + out.width;
-  converted_ = {};
-  if (out.data >= in_end || in.data >= out_end) {
-    converted_ = {.rows = in, .is_decode = args.is_decode};
-  }
-  return absl::OkStatus();
+  if (IsConverted(args.in, args.is_decode)) return absl::OkStatus();
+  behind_ = {};
+  converted_ = {.rows = args.in, .is_decode = args.is_decode};
+  return ConvertRows(convert, stream);
 }
 
 int64_t MatrixProducts::RoomFor(const FloatRows& out) const {
@@ -128,40 +197,55 @@ void MatrixProducts::ForgetRows() {
   for (auto& [key, filled] : lists_) filled.rows = -1;
 }
 
-absl::Status MatrixProducts::Multiply(const ProductArgs& args, float* y, cudaStream_t stream) {
+void MatrixProducts::NoteReplay(int64_t rows) {
+  if (rows < 0) return;
+  described_rows_ = rows;
+  // It may have cut these again or not.
+  for (auto& [key, filled] : lists_) {
+    if (filled.rows != rows) filled.rows = -1;
+  }
+}
+
+absl::Status MatrixProducts::Multiply(const ProductArgs& args, const KernelSet& set,
+                                      const FloatRows& y, bool accumulate, cudaStream_t stream) {
   WL_ASSIGN_OR_RETURN(const PackedExperts* const weight, args.weight->Packed(grids_, stream));
   const Op op = args.is_decode ? Op::kFewPlain : Op::kPlain;
-  WL_ASSIGN_OR_RETURN(const KernelSet* const set, kernels_->choices().For(op, weight->type));
   const int64_t rows = args.in.row_count;
-  WL_ASSIGN_OR_RETURN(const ItemLists* const items, Items(*set, op, *weight, rows, stream));
-  const int64_t most = std::max(max_rows_, rows);
-  const int64_t row_groups = RoundUp(most, kTileRows) / kTileRows + kSlackRowGroups;
-  const int64_t x_bytes = row_groups * kTileRows * weight->k * int64_t{2};
-  const int64_t scale_bytes = row_groups * kTileRows * static_cast<int64_t>(sizeof(float));
-  if (x_.bytes() < x_bytes || row_scale_.bytes() < scale_bytes) ForgetInput();
-  WL_ASSIGN_OR_RETURN(uint8_t* const x, x_.Get<uint8_t>(x_bytes));
-  WL_ASSIGN_OR_RETURN(float* const row_scale, row_scale_.Get<float>(row_groups * kTileRows));
+  WL_ASSIGN_OR_RETURN(const ItemLists* const items, Items(set, op, *weight, rows, stream));
+  WL_ASSIGN_OR_RETURN(const HalfRows room, Room(rows, weight->k));
   ConvertArgs convert = {.x = args.in.data,
                          .x_stride = args.in.stride,
                          .rows = static_cast<int32_t>(rows),
                          .k = static_cast<int32_t>(args.in.width),
-                         .row_scale = row_scale};
+                         .row_scale = room.row_scale,
+                         .is_early = kernels_->device().starts_early()};
   GroupedArgs product;
   if (args.is_decode) {
-    convert.halves = reinterpret_cast<uint16_t*>(x);
-    product.x_rows = convert.halves;
+    product.known_items = static_cast<int32_t>(RoundUp(rows, kFewRowsN) / kFewRowsN);
+    convert.halves = room.halves;
+    product.x_rows = room.halves;
   } else {
-    convert.tiles = x;
-    convert.row_groups = static_cast<int32_t>(row_groups);
-    product.x_tiles = x;
+    convert.tiles = reinterpret_cast<uint8_t*>(room.halves);
+    convert.row_groups =
+        static_cast<int32_t>(RoundUp(std::max(max_rows_, rows), kTileRows) / kTileRows) +
+        kSlackRowGroups;
+    product.x_tiles = convert.tiles;
     product.x_row_groups = convert.row_groups;
   }
+  const bool is_scaled = !IsConverted(args.in, args.is_decode) || converted_.is_scaled;
   WL_RETURN_IF_ERROR(Convert(args, convert, stream));
-  product.row_scale = row_scale;
+  product.row_scale = is_scaled ? room.row_scale : nullptr;
   product.weight_scale = args.weight->scale();
-  product.y = y;
+  product.y = y.data;
   product.y_is_float = true;
-  return kernels_->Multiply(*set, *weight, *items, product, stream);
+  product.y_pitch = y.stride;
+  product.accumulate = accumulate;
+  product.is_beside = behind_.data != nullptr && AreDisjoint(behind_, y);
+  const bool may_be_followed =
+      args.is_decode && set.policy == Policy::kMmaSync && kernels_->device().starts_early();
+  behind_ = may_be_followed ? y : FloatRows{};
+  if (Overlap(args.in, args.out)) ForgetInput();
+  return kernels_->Multiply(set, *weight, *items, product, stream);
 }
 
 }  // namespace warpline::cuda

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "kernels/cuda/convert_rows.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/expert_kernels.h"
@@ -38,8 +39,27 @@ class MatrixProducts {
   void Reserve(int64_t max_rows) { max_rows_ = max_rows; }
   // The next products cut their rows anew: what an earlier one left may have been replaced.
   void ForgetRows();
+  // How many rows were described last, by SetRowSpace; -1: none since ForgetRows.
+  int64_t described_rows() const { return described_rows_; }
+  // Recorded products have been launched again, which described so many rows (-1: none).
+  void NoteReplay(int64_t rows);
   // The next product converts its input anew. Products in a row share the input of the first.
-  void ForgetInput() { converted_ = {}; }
+  void ForgetInput() {
+    converted_ = {};
+    behind_ = {};
+  }
+
+  // Rows of a decode step as the products read them: padded to kPadK, each times a power of two
+  // whose inverse is its scale (null: 1).
+  struct HalfRows {
+    uint16_t* halves = nullptr;
+    float* row_scale = nullptr;
+  };
+  // Where the kernel that makes `rows` may put them too, so that products need not convert them.
+  // They count as converted from then on.
+  absl::StatusOr<HalfRows> MakeHalves(const FloatRows& rows, bool is_scaled);
+  // Those of `rows`, made unless they lie there; they stay until the next product or MakeHalves.
+  absl::StatusOr<HalfRows> HalvesOf(const FloatRows& rows, cudaStream_t stream);
 
   // Grows with the memory that the products work in, which recorded steps rely on.
   int64_t footprint() const;
@@ -62,8 +82,13 @@ class MatrixProducts {
       : kernels_(&kernels), grids_(grids) {}
   absl::StatusOr<const ItemLists*> Items(const KernelSet& set, Op op, const PackedExperts& weight,
                                          int64_t rows, cudaStream_t stream);
-  absl::Status Multiply(const ProductArgs& args, float* y, cudaStream_t stream);
+  // Into y, [rows][y_pitch].
+  absl::Status Multiply(const ProductArgs& args, const KernelSet& set, const FloatRows& y,
+                        bool accumulate, cudaStream_t stream);
   int64_t RoomFor(const FloatRows& out) const;  // values of y_
+  bool WritesAlone(const ProductArgs& args, const KernelSet& set) const;
+  bool IsConverted(const FloatRows& rows, bool is_decode) const;
+  absl::StatusOr<HalfRows> Room(int64_t rows, int64_t k);
   absl::Status Convert(const ProductArgs& args, const ConvertArgs& convert, cudaStream_t stream);
 
   const ExpertKernels* kernels_;
@@ -75,8 +100,12 @@ class MatrixProducts {
   struct Converted {
     FloatRows rows;
     bool is_decode = false;
+    bool is_scaled = true;
   };
   Converted converted_;
+  // What the product of a decode step wrote that was launched last and read x_; without data where
+  // something else was launched since.
+  FloatRows behind_;
   DeviceBuffer start_;
   DeviceBuffer count_;
   Scratch x_;

@@ -56,6 +56,10 @@ __device__ __forceinline__ void WaitForPreviousGrid() {
 #endif
 }
 
+__device__ __forceinline__ void PrefetchToL2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 #if __CUDA_ARCH__ >= 750
 // Four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8. Lane
 // 4 * g + t receives of each matrix elements 2 t and 2 t + 1 of row g. (sm_75)
@@ -103,6 +107,14 @@ __device__ __forceinline__ void MultiplyAdd(float (&sums)[4], const uint32_t (&a
 __device__ __forceinline__ float SumScale(const GroupedArgs& args, int row) {
   return args.row_scale == nullptr ? args.weight_scale
                                    : args.weight_scale * __ldg(args.row_scale + row);
+}
+
+// One float of a plain output, where they may lie apart or be added.
+__device__ __forceinline__ void StoreFloat(const GroupedArgs& args, int64_t row, int column,
+                                           float value) {
+  const int64_t pitch = args.y_pitch == 0 ? args.out_columns : args.y_pitch;
+  float* const y = static_cast<float*>(args.y) + row * pitch + column;
+  *y = args.accumulate ? *y + value : value;
 }
 
 // silu(gate) * up * args.output_scale of sums that are already scaled. Saturates to the largest

@@ -225,15 +225,18 @@ class Bench {
                           }
                           return absl::OkStatus();
                         }));
-    WL_ASSIGN_OR_RETURN(const Graph whole, Graph::Capture(stream_.get(), [&]() -> absl::Status {
-                          for (const BenchLayer& layer : layers) {
-                            WL_RETURN_IF_ERROR(RouteFew(RoutingOf(tokens), items.few_tiles(nullptr),
-                                                        stream_.get()));
-                            WL_RETURN_IF_ERROR(FewLayer(layer, gate_up, down, items));
-                            WL_RETURN_IF_ERROR(CombineFew(tokens));
-                          }
-                          return absl::OkStatus();
-                        }));
+    WL_ASSIGN_OR_RETURN(
+        const Graph whole, Graph::Capture(stream_.get(), [&]() -> absl::Status {
+          for (const BenchLayer& layer : layers) {
+            WL_RETURN_IF_ERROR(RouteFew({.routing = RoutingOf(tokens),
+                                         .tiles = items.few_tiles(nullptr),
+                                         .is_early = kernels_.device().starts_early()},
+                                        stream_.get()));
+            WL_RETURN_IF_ERROR(FewLayer(layer, gate_up, down, items));
+            WL_RETURN_IF_ERROR(CombineFew(tokens));
+          }
+          return absl::OkStatus();
+        }));
     WL_ASSIGN_OR_RETURN(const double products_us, TimeUs(stream_.get(), kRuns, [&] {
                           return products.Launch(stream_.get());
                         }));
@@ -277,7 +280,8 @@ class Bench {
                     .tokens = tokens,
                     .slots = kBenchSlots,
                     .columns = kBenchWidth,
-                    .out = buffers_.out.as<float>()},
+                    .out = buffers_.out.as<float>(),
+                    .is_early = kernels_.device().starts_early()},
                    stream_.get());
   }
 

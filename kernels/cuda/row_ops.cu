@@ -5,7 +5,13 @@
 #include "base/status.h"
 #include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/early_launch.h"
+#include "kernels/cuda/half_math.h"
+#include "kernels/cuda/mma_ops.cuh"
+#include "kernels/cuda/norm_row.cuh"
+#include "kernels/cuda/packed_layout.h"
 #include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/row_scale.cuh"
 
 namespace warpline::cuda {
 namespace {
@@ -23,18 +29,59 @@ bool IsEmpty(const FloatRows& rows) { return rows.row_count == 0 || rows.width =
 
 __device__ __forceinline__ float Sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-__global__ void __launch_bounds__(kThreads)
-    Norm(FloatRows in, const float* gamma, float eps, bool accumulate, FloatRows out) {
+// One block a row.
+__global__ void __launch_bounds__(kThreads) Norm(const __grid_constant__ NormArgs args) {
   const int64_t row = blockIdx.x;
-  const float* const x = in.data + row * in.stride;
-  float* const y = out.data + row * out.stride;
+  const float* const x = args.in.data + row * args.in.stride;
+  float* const y = args.out.data + row * args.out.stride;
+  const int width = static_cast<int>(args.in.width);
+  WaitForPreviousGrid();
+  LetNextGridStart();
   float sum = 0;
-  for (int64_t i = threadIdx.x; i < in.width; i += kThreads) sum = fmaf(x[i], x[i], sum);
-  const float mean = BlockSum<kThreads>(sum) / static_cast<float>(in.width);
-  const float factor = 1 / sqrtf(mean + eps);
-  for (int64_t i = threadIdx.x; i < in.width; i += kThreads) {
-    const float value = x[i] * factor * (gamma == nullptr ? 1 : gamma[i]);
-    y[i] = accumulate ? y[i] + value : value;
+  for (int i = threadIdx.x; i < width; i += kThreads) sum = fmaf(x[i], x[i], sum);
+  const float mean = BlockSum<kThreads>(sum) / static_cast<float>(width);
+  const float factor = 1 / sqrtf(mean + args.eps);
+  float peak = 0;
+  for (int i = threadIdx.x; i < width; i += kThreads) {
+    float value = x[i] * factor * (args.gamma == nullptr ? 1 : args.gamma[i]);
+    if (args.accumulate) value += y[i];
+    y[i] = value;
+    peak = fmaxf(peak, fabsf(value));
+  }
+  if (args.halves == nullptr) return;
+  const int exponent = ScaleExponent(BlockMax<kThreads>(peak));
+  const float scale = PowerOfTwo(exponent);
+  if (threadIdx.x == 0) args.row_scale[row] = PowerOfTwo(-exponent);
+  const int padded = static_cast<int>(RoundUp(width, kPadK));
+  uint16_t* const halves = args.halves + row * padded;
+  // Each thread takes what it has written itself.
+  for (int i = threadIdx.x; i < padded; i += kThreads) {
+    halves[i] = static_cast<uint16_t>(HalfFromFloat(i < width ? y[i] * scale : 0));
+  }
+}
+
+// The same for rows that a block can hold.
+template <int kRuns>
+__global__ void __launch_bounds__(kNormThreads) NormHeld(const __grid_constant__ NormArgs args) {
+  const int64_t row = blockIdx.x;
+  HeldRow<kRuns> gamma;
+  if (args.gamma != nullptr) gamma = LoadHeld<kRuns>(args.gamma, args.in.width);
+  WaitForPreviousGrid();
+  LetNextGridStart();
+  HeldRow<kRuns> x = LoadHeld<kRuns>(args.in.data + row * args.in.stride, args.in.width);
+  NormHeldRow(args, row, gamma, x);
+}
+
+const void* NormKernel(const NormArgs& args) {
+  switch (HeldRuns(args)) {
+    case 1:
+      return reinterpret_cast<const void*>(&NormHeld<1>);
+    case 2:
+      return reinterpret_cast<const void*>(&NormHeld<2>);
+    case 4:
+      return reinterpret_cast<const void*>(&NormHeld<4>);
+    default:
+      return reinterpret_cast<const void*>(&Norm);
   }
 }
 
@@ -101,12 +148,26 @@ __global__ void __launch_bounds__(kThreads) Sum(const __grid_constant__ Weighted
 
 }  // namespace
 
-absl::Status NormRows(const FloatRows& in, const float* gamma, float eps, bool accumulate,
-                      const FloatRows& out, cudaStream_t stream) {
-  if (IsEmpty(in)) return absl::OkStatus();
-  Norm<<<static_cast<unsigned>(in.row_count), kThreads, 0, stream>>>(in, gamma, eps, accumulate,
-                                                                     out);
-  return LaunchStatus("a norm");
+int HeldRuns(const NormArgs& args) {
+  const auto is_aligned = [](const FloatRows& rows) {
+    return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 4 == 0;
+  };
+  if (args.in.width % 4 != 0 || !is_aligned(args.in) || !is_aligned(args.out) ||
+      reinterpret_cast<uintptr_t>(args.gamma) % 16 != 0) {
+    return 0;
+  }
+  const int64_t runs = RoundUp(args.in.width, kPadK) / 4;
+  for (const int held : {1, 2, 4}) {
+    if (runs <= int64_t{held} * kNormThreads) return held;
+  }
+  return 0;
+}
+
+absl::Status NormRows(const NormArgs& args, cudaStream_t stream) {
+  if (IsEmpty(args.in)) return absl::OkStatus();
+  return LaunchEarly(NormKernel(args), dim3(static_cast<unsigned>(args.in.row_count)),
+                     HeldRuns(args) > 0 ? kNormThreads : kThreads, 0, args, args.is_early, stream,
+                     "a norm");
 }
 
 absl::Status FinishRows(const FinishArgs& args, cudaStream_t stream) {

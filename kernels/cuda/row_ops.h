@@ -21,9 +21,24 @@ struct FloatRows {
 
 // All functions are asynchronous on `stream`. A row's result depends on nothing but the row.
 
-// out (+)= in / rms(in) * gamma; gamma may be null. `out` may be `in`.
-absl::Status NormRows(const FloatRows& in, const float* gamma, float eps, bool accumulate,
-                      const FloatRows& out, cudaStream_t stream);
+// out (+)= in / rms(in) * gamma. `out` may be `in`.
+struct NormArgs {
+  FloatRows in;
+  const float* gamma = nullptr;  // [width] or null
+  float eps = 0;
+  FloatRows out;
+  bool accumulate = false;
+  // Unless null: `out` also as ConvertRows makes it, rows of halves and their scales.
+  uint16_t* halves = nullptr;
+  float* row_scale = nullptr;
+  bool is_early = false;  // see early_launch.h
+};
+// How many runs of four values a thread of a block of kNormThreads holds of a row that the block
+// holds in registers; 0 where it does not. A function of width and alignment alone, so that a row's
+// bits depend on nothing else.
+constexpr int kNormThreads = 512;
+int HeldRuns(const NormArgs& args);
+absl::Status NormRows(const NormArgs& args, cudaStream_t stream);
 
 // out (+)= in * scale + bias, then the soft cap where it is positive. `in` may be `out`.
 struct FinishArgs {

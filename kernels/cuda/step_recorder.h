@@ -26,8 +26,9 @@ struct StepShape {
 };
 
 // The first step of a shape runs as it is and allocates what it needs; the second is recorded, all
-// others replay the record: their ops are not run but compared with the recorded ones. Belongs to
-// one device. Used by one thread and one stream.
+// others replay the record: their ops are not run. Those of the first replay are compared with the
+// recorded ones; later ones may leave them out. Belongs to one device. Used by one thread and one
+// stream.
 class StepRecorder {
  public:
   // Starts a step that may be recorded.
@@ -37,9 +38,14 @@ class StepRecorder {
   // Something that records rely on has changed.
   void Forget() { records_.clear(); }
 
-  // Whether this step begins or ends with other launches than those it ran as it is: what they
-  // share with other steps is to be made anew.
-  bool is_recorded() const { return mode_ == Mode::kRecord || mode_ == Mode::kReplay; }
+  bool is_recording() const { return mode_ == Mode::kRecord; }
+  bool is_replay() const { return mode_ == Mode::kReplay; }
+  bool is_recorded() const { return is_recording() || is_replay(); }
+  // Whether ops must be called.
+  bool needs_ops() const { return !is_replay() || !record_->is_checked; }
+  // What the caller wants to know again when the step that is recorded is replayed.
+  void set_note(int64_t note) { record_->note = note; }
+  int64_t note() const { return record_->note; }
   // Whether host memory cannot be copied right now, because a step is recorded or replayed.
   bool is_closed() const { return is_recorded() && op_count_ > 0; }
 
@@ -54,7 +60,9 @@ class StepRecorder {
   struct Record {
     bool is_made = false;
     bool is_too_large = false;  // for the memory that is left: such steps are run as they are
+    bool is_checked = false;    // it was replayed for the same ops
     uint64_t digest = 0;        // of all ops
+    int64_t note = 0;
     Graph graph;
   };
 

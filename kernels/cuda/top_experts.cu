@@ -1,98 +1,21 @@
+#include "kernels/cuda/top_experts.cuh"
+
 #include <cuda_runtime.h>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/routing.h"
-#include "kernels/cuda/top_experts.h"
 
 namespace warpline::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr float kLowestSum = 6.103515625e-5f;  // 2^-14
 
-// Larger for what comes first: by probability, then by the lower index. 0 is below all.
-__device__ __forceinline__ uint64_t KeyOf(float probability, int expert) {
-  const uint32_t size = isnan(probability) ? 1 : __float_as_uint(probability) + 2;
-  return static_cast<uint64_t>(size) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(expert));
-}
-__device__ __forceinline__ int ExpertOf(uint64_t key) {
-  return static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(key));
-}
-__device__ __forceinline__ float ProbabilityOf(uint64_t key) {
-  const uint32_t size = static_cast<uint32_t>(key >> 32);
-  return __uint_as_float(size == 1 ? 0x7FC00000u : size - 2);
-}
-
-// The largest key below `limit` of a lane's experts.
-template <int kPerLane>
-__device__ __forceinline__ uint64_t BestBelow(const float (&p)[kPerLane], int experts,
-                                              uint64_t limit) {
-  uint64_t best = 0;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int expert = static_cast<int>(threadIdx.x % 32) + 32 * i;
-    const uint64_t key = expert < experts ? KeyOf(p[i], expert) : 0;
-    if (key < limit && key > best) best = key;
-  }
-  return best;
-}
-
-// One warp a row; lane l holds experts l, l + 32, ...
+// One warp a row.
 template <int kPerLane>
 __global__ void __launch_bounds__(32 * kWarps) Top(const __grid_constant__ TopExpertsArgs args) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (row >= args.rows) return;
-  const float* const logits = args.logits + row * args.experts;
-  float p[kPerLane];
-  float largest = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int expert = lane + 32 * i;
-    p[i] = expert < args.experts ? logits[expert] : -INFINITY;
-    largest = fmaxf(largest, p[i]);
-  }
-  largest = WarpMax(largest);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    p[i] = lane + 32 * i < args.experts ? expf(p[i] - largest) : 0;
-    sum += p[i];
-  }
-  sum = WarpSum(sum);
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) p[i] /= sum;
-
-  int32_t* const ids = args.expert_ids + row * args.used;
-  float* const weights = args.weights + row * args.used;
-  uint64_t own = BestBelow(p, args.experts, ~uint64_t{0});
-  float chosen_sum = 0;
-  for (int slot = 0; slot < args.used; ++slot) {
-    uint64_t best = own;
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const uint64_t other = __shfl_xor_sync(~0u, best, distance);
-      best = other > best ? other : best;
-    }
-    const int expert = ExpertOf(best);
-    const float weight = ProbabilityOf(best);
-    if (expert % 32 == lane) own = BestBelow(p, args.experts, best);
-    chosen_sum += weight;
-    if (lane == 0) {
-      ids[slot] = expert;
-      weights[slot] = weight;
-    }
-  }
-  __syncwarp();
-  const float divisor = !args.renormalise         ? 1
-                        : chosen_sum < kLowestSum ? kLowestSum
-                                                  : chosen_sum;  // NaN stays NaN
-  for (int slot = lane; slot < args.used; slot += 32) {
-    const float scale = args.scales == nullptr ? 1 : args.scales[ids[slot]];
-    weights[slot] = weights[slot] / divisor * scale;
-  }
+  if (row < args.rows) ChooseExperts<kPerLane>(args, row, static_cast<int>(threadIdx.x % 32));
 }
 
 }  // namespace

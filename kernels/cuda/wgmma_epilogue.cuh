@@ -223,19 +223,22 @@ class StagingWriter {
     const int column = (row_tile * kConsumers + group_) * 64 + warp_ * 16 + lane_ / 4;
     const bool has_low = column < args.out_columns;
     const bool has_high = column + 8 < args.out_columns;
-    const int64_t pitch = args.out_columns;
+    const int64_t pitch = args.y_pitch == 0 ? args.out_columns : args.y_pitch;
+    const auto store = [&args](float* to, float value) {
+      *to = args.accumulate ? *to + value : value;
+    };
     int token = lane_ % 4 * 2;
     float* out = static_cast<float*>(args.y) + (first_row + token) * pitch + column;
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
       const float2 factor = factors.At(j);
       if (token < rows) {
-        if (has_low) out[0] = sums[4 * j] * factor.x;
-        if (has_high) out[8] = sums[4 * j + 2] * factor.x;
+        if (has_low) store(out, sums[4 * j] * factor.x);
+        if (has_high) store(out + 8, sums[4 * j + 2] * factor.x);
       }
       if (token + 1 < rows) {
-        if (has_low) out[pitch] = sums[4 * j + 1] * factor.y;
-        if (has_high) out[pitch + 8] = sums[4 * j + 3] * factor.y;
+        if (has_low) store(out + pitch, sums[4 * j + 1] * factor.y);
+        if (has_high) store(out + pitch + 8, sums[4 * j + 3] * factor.y);
       }
       token += 8;
       out += 8 * pitch;

@@ -42,24 +42,36 @@ absl::StatusOr<std::unique_ptr<Mixer>> AttentionMixer::Load(WeightLoader& loader
 
 absl::Status AttentionMixer::LoadProjections(WeightLoader& loader, const ModelSpec& spec,
                                              int layer) {
+  using Part = WeightLoader::Part;
   const int64_t q_width = int64_t{n_head_} * head_dim_;
   const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
-  const auto load = [&](const char* name, int64_t output_width) {
-    return loader.LoadMatrix(
-        LayerTensorName(layer, name),
-        {.input_width = spec.n_embd, .output_width = output_width, .only_multiplied = true},
-        spec.has_attention_gate ? Bias::kNone : Bias::kIfPresent);
+  const auto named = [layer](const char* name, int64_t width) {
+    return Part{.name = LayerTensorName(layer, name), .output_width = width};
   };
+  std::vector<Part> parts;
   if (spec.has_attention_gate) {
     WL_RETURN_IF_ERROR(LoadGatedQueries(loader, spec, layer));
-    WL_ASSIGN_OR_RETURN(k_, load("attn_k", kv_width));
-    WL_ASSIGN_OR_RETURN(v_, load("attn_v", kv_width));
   } else if (loader.Has(LayerTensorName(layer, "attn_qkv.weight"))) {
-    WL_ASSIGN_OR_RETURN(qkv_, load("attn_qkv", q_width + 2 * kv_width));
+    parts = {named("attn_qkv", q_width + 2 * kv_width)};
   } else {
-    WL_ASSIGN_OR_RETURN(q_, load("attn_q", q_width));
-    WL_ASSIGN_OR_RETURN(k_, load("attn_k", kv_width));
-    WL_ASSIGN_OR_RETURN(v_, load("attn_v", kv_width));
+    parts = {named("attn_q", q_width)};
+  }
+  if (parts.empty() || parts[0].output_width == q_width) {
+    parts.push_back(named("attn_k", kv_width));
+    parts.push_back(named("attn_v", kv_width));
+  }
+  const Bias bias = spec.has_attention_gate ? Bias::kNone : Bias::kIfPresent;
+  for (size_t first = 0; first < parts.size();) {
+    size_t end = first + 1;
+    Projection projection{.width = parts[first].output_width};
+    while (end < parts.size() && loader.CanJoin(parts[first], parts[end])) {
+      projection.width += parts[end++].output_width;
+    }
+    WL_ASSIGN_OR_RETURN(
+        projection.matrix,
+        loader.LoadJoined(absl::MakeSpan(parts).subspan(first, end - first), spec.n_embd, bias));
+    projections_.push_back(std::move(projection));
+    first = end;
   }
   const Bias output_bias =
       spec.architecture == Architecture::kLlama ? Bias::kIfPresent : Bias::kNone;
@@ -86,24 +98,21 @@ absl::Status AttentionMixer::LoadGatedQueries(WeightLoader& loader, const ModelS
                                         .output_width = int64_t{2} * n_head_ * head_dim_,
                                         .only_multiplied = true},
                                        {queries, gates}));
-  q_ = std::move(parts[0]);
+  projections_.push_back({.matrix = std::move(parts[0]), .width = int64_t{n_head_} * head_dim_});
   gate_ = std::move(parts[1]);
   return absl::OkStatus();
 }
 
-// A fused matrix writes the same columns as three separate ones: each output column is a sum of its
-// own.
+// Joined matrices write the same columns as separate ones: each column is a sum of its own.
 absl::Status AttentionMixer::Project(Backend& backend, const Tensor& in, const Tensor& qkv) const {
-  if (qkv_.weight != nullptr)
-    return backend.Linear({.matrix = qkv_.linear(), .in = in, .out = qkv});
-  const int64_t q_width = int64_t{n_head_} * head_dim_;
-  const int64_t kv_width = int64_t{n_head_kv_} * head_dim_;
-  WL_RETURN_IF_ERROR(
-      backend.Linear({.matrix = q_.linear(), .in = in, .out = Columns(qkv, 0, q_width)}));
-  WL_RETURN_IF_ERROR(
-      backend.Linear({.matrix = k_.linear(), .in = in, .out = Columns(qkv, q_width, kv_width)}));
-  return backend.Linear(
-      {.matrix = v_.linear(), .in = in, .out = Columns(qkv, q_width + kv_width, kv_width)});
+  int64_t first = 0;
+  for (const Projection& projection : projections_) {
+    WL_RETURN_IF_ERROR(backend.Linear({.matrix = projection.matrix.linear(),
+                                       .in = in,
+                                       .out = Columns(qkv, first, projection.width)}));
+    first += projection.width;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AttentionMixer::ResetSlot(int kv_slot) const {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,12 +40,13 @@ class AttentionMixer final : public Mixer {
   float scale_ = 0;
   bool is_local_ = false;  // has the sliding window
   int64_t window_ = 0;     // 0: none
-  Matrix qkv_;  // the fused matrix of all three, rows q, k, v; otherwise without weight, and the
-                // next three are there
-  Matrix q_;
+  // What makes the columns of q, k and v, one after the other: one matrix where their types allow.
+  struct Projection {
+    Matrix matrix;
+    int64_t width = 0;
+  };
+  std::vector<Projection> projections_;
   Matrix gate_;  // of each head's output; without weight: none
-  Matrix k_;
-  Matrix v_;
   Matrix output_;
   std::unique_ptr<Buffer> q_gamma_;  // [head_dim] or null
   std::unique_ptr<Buffer> k_gamma_;
