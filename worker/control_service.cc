@@ -105,8 +105,8 @@ class ControlReactor final : public grpc::ServerBidiReactor<v1::ControlRequest, 
   }
 
   void Send(v1::ControlReply reply) override { writer_.Send(std::move(reply)); }
-  void SendLarge(v1::ControlReply reply) override {
-    writer_.SendWithin(std::move(reply), kLargeReplies);
+  bool SendLarge(v1::ControlReply reply) override {
+    return writer_.SendWithin(std::move(reply), kLargeReplies);
   }
   void End(const absl::Status& status) override { writer_.Finish(status, /*drain=*/true); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,25 +93,20 @@ class FakeModel final : public StageModel {
     log_.Add(absl::StrCat("prefetch ", EntriesText(step)));
   }
   absl::Status Logits(absl::Span<const int32_t> rows, absl::Span<float> out) override {
-    std::fill(out.begin(), out.end(), 0.f);
-    const size_t width = static_cast<size_t>(options_.n_vocab);
-    for (size_t index = 0; index < rows.size(); ++index) {
-      const int32_t token = tokens_[static_cast<size_t>(rows[index])];
-      const bool nan = token == options_.nan_after_token;
-      out[index * width + static_cast<size_t>(token + 1) % width] = nan ? 0.f / 0.f : 1.f;
-    }
+    log_.Add(absl::StrCat("compute logits of ", rows.size()));
+    ComputeLogits(rows, out);
     return absl::OkStatus();
   }
   absl::Status Candidates(absl::Span<const int32_t> rows, absl::Span<const CandidateQuery> queries,
                           absl::Span<RowCandidates> out) override {
     const size_t width = static_cast<size_t>(options_.n_vocab);
     logits_.resize(rows.size() * width);
-    const absl::Status computed = Logits(rows, absl::MakeSpan(logits_));
+    ComputeLogits(rows, absl::MakeSpan(logits_));
     for (size_t index = 0; index < rows.size(); ++index) {
       FindCandidates(queries[index], absl::MakeSpan(logits_).subspan(index * width, width),
                      out[index]);
     }
-    return computed;
+    return absl::OkStatus();
   }
   absl::Status EditedLogits(int index, absl::Span<float> out) override {
     std::copy_n(logits_.begin() + index * options_.n_vocab, out.size(), out.begin());
@@ -119,6 +115,16 @@ class FakeModel final : public StageModel {
   }
 
  private:
+  void ComputeLogits(absl::Span<const int32_t> rows, absl::Span<float> out) const {
+    std::fill(out.begin(), out.end(), 0.f);
+    const size_t width = static_cast<size_t>(options_.n_vocab);
+    for (size_t index = 0; index < rows.size(); ++index) {
+      const int32_t token = tokens_[static_cast<size_t>(rows[index])];
+      const bool nan = token == options_.nan_after_token;
+      out[index * width + static_cast<size_t>(token + 1) % width] = nan ? 0.f / 0.f : 1.f;
+    }
+  }
+
   CallLog& log_;
   const Options options_;
   std::vector<int32_t> tokens_;  // of the step that ran last
@@ -190,6 +196,10 @@ class FakeOutlet final : public Outlet {
 class FakeControl final : public ControlSink {
  public:
   explicit FakeControl(CallLog& log) : log_(log) {}
+
+  // As if the coordinator had left: large replies are not taken any more.
+  void Leave() { has_left_ = true; }
+
   void Send(v1::ControlReply reply) override {
     if (reply.has_result()) {
       std::vector<std::string> tokens;
@@ -216,13 +226,18 @@ class FakeControl final : public ControlSink {
       log_.Add(absl::StrCat("serving ", reply.serving().epoch(), " ", reply.serving().edge()));
     }
   }
-  void SendLarge(v1::ControlReply reply) override { Send(std::move(reply)); }
+  bool SendLarge(v1::ControlReply reply) override {
+    if (has_left_) return false;
+    Send(std::move(reply));
+    return true;
+  }
   void End(const absl::Status& status) override {
     log_.Add(absl::StrCat("end ", absl::StatusCodeToString(status.code())));
   }
 
  private:
   CallLog& log_;
+  std::atomic<bool> has_left_{false};
 };
 
 }  // namespace warpline

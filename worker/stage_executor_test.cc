@@ -85,6 +85,7 @@ class Stage {
 
   StageExecutor& executor() { return *executor_; }
   FakeOutlet& outlet() { return *outlet_; }
+  FakeControl& control() { return *control_; }
   CallLog& log() { return log_; }
 
  private:
@@ -218,18 +219,42 @@ TEST(StageExecutorTest, SendsLogitsFromTheWantedPositionInPieces) {
   Stage stage(true, true, {.n_vocab = 300000});
   stage.Open(7, 0, {}, /*logits_from=*/1);
   stage.Run(1, {Entry(7, 0, 0, {1, 2, 3})});
-  EXPECT_THAT(stage.FinishBrief(),
-              ElementsAre("forward 7@0x3", "logits 7 from 1 rows 1 bytes 1200000",
-                          "logits 7 from 2 rows 1 bytes 1200000", "result 1 []"));
+  EXPECT_THAT(
+      stage.FinishBrief(),
+      ElementsAre("forward 7@0x3", "compute logits of 2", "logits 7 from 1 rows 1 bytes 1200000",
+                  "logits 7 from 2 rows 1 bytes 1200000", "result 1 []"));
 }
 
 TEST(StageExecutorTest, LogitPiecesHoldAsManyRowsAsTheModelTakes) {
   Stage stage(true, true);
   stage.Open(7, 0, {}, /*logits_from=*/0);
   stage.Run(1, {Entry(7, 0, 0, std::vector<int32_t>(40, 1))});
+  EXPECT_THAT(
+      stage.FinishBrief(),
+      ElementsAre("forward 7@0x40", "compute logits of 32", "logits 7 from 0 rows 32 bytes 1024",
+                  "compute logits of 8", "logits 7 from 32 rows 8 bytes 256", "result 1 []"));
+}
+
+TEST(StageExecutorTest, ComputesNoLogitsForACoordinatorThatHasLeft) {
+  Stage stage(true, true);
+  stage.control().Leave();
+  stage.Open(7, 0, {}, /*logits_from=*/0);
+  stage.Run(1, {Entry(7, 0, 0, std::vector<int32_t>(200, 1))});
   EXPECT_THAT(stage.FinishBrief(),
-              ElementsAre("forward 7@0x40", "logits 7 from 0 rows 32 bytes 1024",
-                          "logits 7 from 32 rows 8 bytes 256", "result 1 []"));
+              ElementsAre("forward 7@0x200", "compute logits of 32", "result 1 []"));
+}
+
+TEST(StageExecutorTest, LogitsThatAreNotFiniteEndTheirEntryAndNoOther) {
+  // Two rows in a piece: the first piece is right, the second is not, the third is not sent.
+  Stage stage(true, true, {.n_vocab = 200000, .nan_after_token = 5});
+  stage.Open(7, 0, {}, /*logits_from=*/0);
+  stage.Open(8, 1, {}, /*logits_from=*/0);
+  stage.Run(1, {Entry(7, 0, 0, {1, 2, 3, 5, 1, 2}), Entry(8, 1, 0, {4})});
+  EXPECT_THAT(
+      stage.FinishBrief(),
+      ElementsAre("forward 7@0x6,8@0x1", "compute logits of 6",
+                  "logits 7 from 0 rows 2 bytes 1600000", "failure 7 code 13 numerical_error",
+                  "compute logits of 1", "logits 8 from 0 rows 1 bytes 800000", "result 1 []"));
 }
 
 TEST(StageExecutorTest, NonFiniteActivationsFailOnlyTheirEntry) {

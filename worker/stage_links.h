@@ -68,8 +68,8 @@ class ControlSink {
   virtual ~ControlSink() = default;
   // Never blocks. Without effect once the stream has ended.
   virtual void Send(v1::ControlReply reply) = 0;
-  // For replies of many bytes: waits while several are under way.
-  virtual void SendLarge(v1::ControlReply reply) = 0;
+  // For replies of many bytes: waits while several are under way. False once the stream has ended.
+  virtual bool SendLarge(v1::ControlReply reply) = 0;
   // Ends the stream with `status` after what was sent.
   virtual void End(const absl::Status& status) = 0;
 };

@@ -13,9 +13,9 @@
 namespace warpline {
 namespace {
 
-int PieceRows(int n_vocab) {
+size_t PieceRows(int n_vocab) {
   const int64_t row_bytes = int64_t{n_vocab} * static_cast<int64_t>(sizeof(float));
-  return static_cast<int>(std::clamp<int64_t>(kLogitPieceBytes / row_bytes, 1, kMaxLogitRows));
+  return static_cast<size_t>(std::clamp<int64_t>(kLogitPieceBytes / row_bytes, 1, kMaxLogitRows));
 }
 
 // The tokens of all positions up to the entry's last. A token that was drawn earlier comes back as
@@ -33,7 +33,7 @@ StageOutput::StageOutput(int n_vocab, FailEntry fail_entry)
       piece_rows_(PieceRows(n_vocab)),
       plans_(kMaxLogitRows),
       candidates_(kMaxLogitRows) {
-  logits_.resize(static_cast<size_t>(piece_rows_) * static_cast<size_t>(n_vocab_));
+  logits_.resize(static_cast<size_t>(kMaxLogitRows) * static_cast<size_t>(n_vocab_));
 }
 
 absl::Status StageOutput::Run(const Step& step, StageModel& model, StageSequences& sequences,
@@ -56,33 +56,47 @@ absl::Status StageOutput::Run(const Step& step, StageModel& model, StageSequence
   return absl::OkStatus();
 }
 
+// The head is read once for as many rows as the model takes, which costs more than to send them.
 absl::Status StageOutput::SendLogits(const Step& step, const StepEntry& entry, int first_row,
                                      int64_t logits_from, StageModel& model, ControlSink& control) {
   const int row_count = static_cast<int>(entry.token_ids.size());
   const int skipped =
       static_cast<int>(std::clamp<int64_t>(logits_from - entry.position, 0, row_count));
-  for (int begin = skipped; begin < row_count; begin += piece_rows_) {
-    std::vector<int32_t> rows(static_cast<size_t>(std::min(piece_rows_, row_count - begin)));
+  bool goes_on = true;
+  for (int begin = skipped; begin < row_count && goes_on; begin += kMaxLogitRows) {
+    std::vector<int32_t> rows(static_cast<size_t>(std::min(kMaxLogitRows, row_count - begin)));
     std::iota(rows.begin(), rows.end(), first_row + begin);
     const absl::Span<float> logits(logits_.data(), rows.size() * static_cast<size_t>(n_vocab_));
     WL_RETURN_IF_ERROR(model.Logits(rows, logits));
-    if (HasNonFinite(logits)) {
+    goes_on = SendPieces(step, entry, entry.position + begin, logits, control);
+  }
+  return absl::OkStatus();
+}
+
+bool StageOutput::SendPieces(const Step& step, const StepEntry& entry, int64_t position,
+                             absl::Span<const float> logits, ControlSink& control) {
+  const size_t width = static_cast<size_t>(n_vocab_);
+  while (!logits.empty()) {
+    const absl::Span<const float> values = logits.subspan(0, piece_rows_ * width);
+    logits.remove_prefix(values.size());
+    if (HasNonFinite(values)) {
       fail_entry_(step, entry,
                   WithDetail(absl::InternalError("the logits are not finite"),
                              {.code = "numerical_error"}));
-      return absl::OkStatus();
+      return false;
     }
     v1::ControlReply reply;
     v1::LogitRows& piece = *reply.mutable_logits();
     piece.set_epoch(step.epoch);
     piece.set_sequence_id(entry.key.sequence_id);
     piece.set_generation(entry.key.generation);
-    piece.set_first_position(static_cast<uint64_t>(entry.position + begin));
-    piece.set_row_count(static_cast<uint32_t>(rows.size()));
-    piece.set_values(logits.data(), logits.size() * sizeof(float));
-    control.SendLarge(std::move(reply));
+    piece.set_first_position(static_cast<uint64_t>(position));
+    piece.set_row_count(static_cast<uint32_t>(values.size() / width));
+    piece.set_values(values.data(), values.size() * sizeof(float));
+    if (!control.SendLarge(std::move(reply))) return false;
+    position += static_cast<int64_t>(values.size() / width);
   }
-  return absl::OkStatus();
+  return true;
 }
 
 absl::Status StageOutput::Sample(const Step& step, StageModel& model, StageSequences& sequences,

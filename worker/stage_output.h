@@ -42,6 +42,9 @@ class StageOutput {
 
   absl::Status SendLogits(const Step& step, const StepEntry& entry, int first_row,
                           int64_t logits_from, StageModel& model, ControlSink& control);
+  // False when nothing of this entry is to be computed any more: it failed, or nobody listens.
+  bool SendPieces(const Step& step, const StepEntry& entry, int64_t position,
+                  absl::Span<const float> logits, ControlSink& control);
   absl::Status Sample(const Step& step, StageModel& model, StageSequences& sequences,
                       v1::StepResult& result);
   // One token for each of at most kMaxLogitRows rows.
@@ -50,8 +53,8 @@ class StageOutput {
 
   const int n_vocab_;
   const FailEntry fail_entry_;
-  const int piece_rows_;       // of logits that are sent together
-  std::vector<float> logits_;  // [piece_rows_, n_vocab]
+  const size_t piece_rows_;    // of logits that are sent together
+  std::vector<float> logits_;  // [kMaxLogitRows, n_vocab]
   // Of the rows that are drawn together; kept for their memory.
   std::vector<DrawPlan> plans_;            // [kMaxLogitRows]
   std::vector<RowCandidates> candidates_;  // [kMaxLogitRows]
