@@ -83,6 +83,11 @@ void AddMatrixCases(std::vector<OpCase>& cases) {
     }
     cases.push_back({.type = type, .rows = 6, .k = 18432, .n = 14});
   }
+  // Routers of long prompts: tiles of all sizes, of rows on 16-byte borders and of others.
+  for (const int64_t rows : {33, 250, 500, 1000}) {
+    const int64_t padding = rows == 500 ? 3 : 4;
+    cases.push_back({.type = kF32, .rows = rows, .k = 100, .n = 400, .padding = padding});
+  }
   for (const int64_t rows : {0, 1, 9, 66}) {
     cases.push_back({.op = CaseOp::kDenseFfn, .type = kQ41, .rows = rows, .k = 64, .n = 160});
     cases.push_back({.op = CaseOp::kDenseFfn,
@@ -335,6 +340,9 @@ std::vector<OpCase> BenchCases() {
     cases.back().op = CaseOp::kQsa;
     cases.back().ratio = 4;
     cases.back().blocks = 512;
+  }
+  for (const int64_t rows : {64, 4096}) {
+    cases.push_back({.type = kF32, .rows = rows, .k = 2048, .n = 128});
   }
   for (OpCase& c : cases) c.padding = 0;
   return cases;

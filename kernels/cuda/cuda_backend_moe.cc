@@ -111,7 +111,8 @@ absl::Status CudaBackend::ScoreRows(const MoeJob& job, float* logits) {
     return products_->RunExact({.weight = &router,
                                 .bias = job.router.bias,
                                 .in = job.in,
-                                .out = Packed(logits, job.in.row_count, experts)},
+                                .out = Packed(logits, job.in.row_count, experts),
+                                .is_decode = is_decode_},
                                stream_.get());
   }
   RouterArgs args = {
@@ -134,7 +135,8 @@ absl::Status CudaBackend::RunSharedExpert(const MoeFfnArgs& args, MoeJob& job) {
   WL_ASSIGN_OR_RETURN(float* const gate, shared_gate_.Get<float>(MostRows(rows)));
   WL_ASSIGN_OR_RETURN(float* const out, shared_.Get<float>(MostRows(rows) * job.in.width));
   WL_RETURN_IF_ERROR(products_->RunExact(
-      {.weight = input.weight, .in = job.in, .out = Packed(gate, rows, 1)}, stream_.get()));
+      {.weight = input.weight, .in = job.in, .out = Packed(gate, rows, 1), .is_decode = is_decode_},
+      stream_.get()));
   ffn.out = Packed(out, rows, job.in.width);
   ffn.row_gate = gate;
   job.shared = out;

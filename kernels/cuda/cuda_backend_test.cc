@@ -153,6 +153,22 @@ TEST_P(CudaBackendTest, BitsDoNotDependOnTheOtherRows) {
   }
 }
 
+// Prompts multiply floats in tiles of four sizes, by how many rows there are.
+TEST_P(CudaBackendTest, BitsDoNotDependOnTheTileOfFloats) {
+  constexpr int64_t kRows = 1000;
+  for (const int64_t k : {236, 101}) {
+    const OpCase op_case = {
+        .type = QuantType::kF32, .rows = kRows, .k = k, .n = 400, .padding = k % 4};
+    const std::vector<float> whole = RunChunks(op_case, kRows);
+    for (const int64_t chunk : {1, 7, 64, 250, 500}) {
+      const std::vector<float> parts = RunChunks(op_case, chunk);
+      ASSERT_EQ(whole.size(), parts.size());
+      EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
+          << CaseName(op_case) << " by " << chunk;
+    }
+  }
+}
+
 TEST_P(CudaBackendTest, CandidatesTellOfALogitThatIsNotANumber) {
   const OpCase op_case = {
       .op = CaseOp::kCandidates, .rows = 40, .n = 5000, .bias = true, .used = 9};

@@ -5,6 +5,7 @@
 #include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/early_launch.h"
 #include "kernels/cuda/float_product.h"
+#include "kernels/cuda/float_tiles.h"
 #include "kernels/cuda/mma_ops.cuh"
 
 namespace warpline::cuda {
@@ -110,6 +111,7 @@ absl::Status Launch(const FloatProductArgs& args, cudaStream_t stream) {
 
 absl::Status FloatProduct(const FloatProductArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.columns == 0) return absl::OkStatus();
+  if (TakesFloatTiles(args)) return FloatTiles(args, stream);
   // Shapes of equal bits: the sums of a row and column are the same in each.
   constexpr int kManyRows = 64;
   if (args.experts != nullptr || args.rows == 1) return Launch<1, 1>(args, stream);

@@ -1,5 +1,5 @@
 // Products with float weights in single precision: routers, whose scores decide, and models of
-// plain floats. No tiles: for few columns or small models.
+// plain floats.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,6 +20,7 @@ struct FloatProductArgs {
   const float* x = nullptr;  // rows of k values
   int64_t x_stride = 0;
   int32_t rows = 0;
+  bool is_prompt = false;  // a prompt's rows take tiles where columns are many
   // Null: one matrix for all rows. Otherwise row r reads x row r / x_rows_per_source with the
   // matrix of expert experts[r].
   const int32_t* experts = nullptr;
@@ -31,7 +32,8 @@ struct FloatProductArgs {
 };
 
 // Lane l of a warp takes k = 4 l to 4 l + 3 of each 128, ascending, with fused multiply-adds; then
-// a fixed tree over the lanes: the same bits whatever the other rows. Asynchronous on `stream`.
+// a fixed tree over the lanes. Prompts with many columns add as float_tile.h says. Either way the
+// same bits whatever the other rows. Asynchronous on `stream`.
 absl::Status FloatProduct(const FloatProductArgs& args, cudaStream_t stream);
 
 }  // namespace warpline::cuda

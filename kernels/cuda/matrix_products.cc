@@ -93,6 +93,7 @@ absl::Status MatrixProducts::RunExact(const ProductArgs& args, cudaStream_t stre
                                    .x = args.in.data,
                                    .x_stride = args.in.stride,
                                    .rows = static_cast<int32_t>(args.in.row_count),
+                                   .is_prompt = !args.is_decode,
                                    .y = sums.data,
                                    .y_stride = sums.stride,
                                    .is_early = kernels_->device().starts_early()},
