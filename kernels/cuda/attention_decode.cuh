@@ -299,8 +299,8 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kType, kDim, kWide
   __shared__ __align__(8) uint64_t barriers[2 * Shape::kStages];
   __shared__ float warp_largest[kDecodeWarps][Shape::kRows];
   __shared__ float warp_total[kDecodeWarps][Shape::kRows];
+  // The step's tables, and pages that it stores nothing in, were there before its first kernel.
   LetNextGridStart();
-  WaitForPreviousGrid();
   const AttentionJob& job = args.job;
   const int kv_head = blockIdx.y;
   const int row = blockIdx.z;
@@ -311,6 +311,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kType, kDim, kWide
   const int first_page = max(part * part_pages, first_seen / kPageTokens);
   const int pages = min((part + 1) * part_pages, position / kPageTokens + 1) - first_page;
   if (pages <= 0) return;
+  const int first_stored = FirstStored(job.step, row) / kPageTokens - first_page;
 
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -331,6 +332,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kType, kDim, kWide
     for (int i = 0; i < 2 * pages; ++i) {
       const bool is_value = i >= pages;
       const int32_t page = __shfl_sync(~0u, id, is_value ? i - pages : i);
+      if ((is_value ? i - pages : i) >= first_stored) WaitForPreviousGrid();
       if (lane == 0) {
         const int stage = i % Shape::kStages;
         if (i >= Shape::kStages) BarrierWait(empty + 8 * stage, (i / Shape::kStages & 1) ^ 1);
@@ -344,6 +346,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kType, kDim, kWide
     return;
   }
 
+  WaitForPreviousGrid();
   DecodePart<kType, kDim, kWide> part_sums;
   part_sums.LoadQueries(job, row, kv_head);
 #pragma unroll

@@ -230,6 +230,11 @@ __global__ void __launch_bounds__(kThreads) SumAndNorm(const __grid_constant__ N
   const int64_t width = combine.columns;
   HeldRow<kRuns> gamma;
   if (args.norm.gamma != nullptr) gamma = LoadHeld<kRuns>(args.norm.gamma, width);
+  // Where the rows lie was known before the kernel before this one let it start.
+  if (threadIdx.x < combine.slots) {
+    const int row = combine.slot_row[token * combine.slots + threadIdx.x];
+    if (row >= 0) asm volatile("prefetch.global.L1 [%0];" ::"l"(combine.overflow + row));
+  }
   WaitForPreviousGrid();
   LetNextGridStart();
   HeldRow<kRuns> x;

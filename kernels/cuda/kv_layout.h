@@ -64,6 +64,11 @@ WL_INLINE const int32_t* PagesOfRow(const StepView& step, int row) {
   return step.pages + step.sequences[step.sequence_of_row[row]].first_page;
 }
 
+// The first position that the step itself stores, of the sequence of a row.
+WL_INLINE int FirstStored(const StepView& step, int row) {
+  return step.sequences[step.sequence_of_row[row]].first_position;
+}
+
 // A layout for 1 to kMaxHeadDim values; int8 needs a multiple of 8.
 constexpr KvLayout MakeKvLayout(KvType type, int head_dim) {
   KvLayout layout;

@@ -270,14 +270,19 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   LetNextGridStart();
   if (index >= args.n_head + 2 * args.cache.n_head_kv) return;
   const WarpHead warp = HeadOf(args, index);
-  WaitForPreviousGrid();
+  // What does not depend on the kernels before: the step's tables, the weights.
+  const int first = lane * kCount;
+  const int token = args.step.positions[row] % kPageTokens;
+  uint8_t* const block = warp.is_q ? nullptr : BlockOfRow(args, row, warp);
   const float* const gamma = warp.is_q ? args.q_gamma : warp.is_v ? nullptr : args.k_gamma;
+  using Values = LaneValues<kCount>;
+  Values gammas = {};
+  if (gamma != nullptr) gammas = *reinterpret_cast<const Values*>(gamma + first);
+  WaitForPreviousGrid();
   const float* const in = warp.is_q   ? args.q + row * args.q_stride
                           : warp.is_v ? args.v + row * args.v_stride
                                       : args.k + row * args.k_stride;
   if (warp.is_q && gamma == nullptr && args.pairs == 0) return;
-  const int first = lane * kCount;
-  using Values = LaneValues<kCount>;
   Values values = *reinterpret_cast<const Values*>(in + warp.head * kDim + first);
   if (gamma != nullptr) {
     float squares = 0;
@@ -285,7 +290,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     for (int i = 0; i < kCount; ++i) squares = fmaf(values.v[i], values.v[i], squares);
     const float factor = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(kDim) + args.eps);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values.v[i] = values.v[i] * factor * gamma[first + i];
+    for (int i = 0; i < kCount; ++i) values.v[i] = values.v[i] * factor * gammas.v[i];
   }
   if (!warp.is_v && args.pairs > 0) RotateLane(args, row, lane, values);
   if (warp.is_q) {
@@ -293,8 +298,6 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     *reinterpret_cast<Values*>(out) = values;
     return;
   }
-  const int token = args.step.positions[row] % kPageTokens;
-  uint8_t* const block = BlockOfRow(args, row, warp);
   StoreLane<kType>(args.cache.layout, values, token, first, block);
   if (warp.is_v && token == 0) ClearTail(args, row, lane, block);
 }
@@ -302,6 +305,11 @@ __global__ void __launch_bounds__(kWarps* kLanes)
 // Whether QkvRopeWhole can take it: what it reads at once is aligned.
 bool IsWhole(const QkvRopeArgs& args) {
   const int dim = args.cache.layout.head_dim;
+  if ((reinterpret_cast<uintptr_t>(args.q_gamma) | reinterpret_cast<uintptr_t>(args.k_gamma)) %
+          16 !=
+      0) {
+    return false;
+  }
   const auto is_aligned = [](const float* values, int64_t stride) {
     return reinterpret_cast<uintptr_t>(values) % 16 == 0 && stride % 4 == 0;
   };
