@@ -150,7 +150,8 @@ int Serve(const WorkerConfig& config, const PeerSecret& secret, const Model& mod
   LogInfo("stopping", reason == StopReason::kParentGone ? ": the supervisor is gone" : "");
   std::thread([exit_code = stop.exit_code()] {
     std::this_thread::sleep_for(kStopLimit);
-    LogWarning("a step is still running, exiting at once");
+    LogWarning("not stopped after ", kStopLimit.count(),
+               " ms, exiting at once; a long step may run");
     std::_Exit(exit_code);
   }).detach();
   NotifySupervisor("STOPPING=1");
