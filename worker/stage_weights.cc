@@ -86,7 +86,10 @@ absl::StatusOr<Matrix> WeightLoader::LoadJoined(absl::Span<const Part> parts, in
                                                 Bias bias) {
   if (parts.size() == 1) {
     return LoadMatrix(parts[0].name,
-                      {.input_width = input_width, .output_width = parts[0].output_width}, bias);
+                      {.input_width = input_width,
+                       .output_width = parts[0].output_width,
+                       .only_multiplied = true},
+                      bias);
   }
   std::vector<uint8_t> rows;
   std::vector<float> biases;

@@ -66,7 +66,7 @@ class WeightLoader {
   };
   // Whether they can be: of one type, and without scales, which would differ.
   bool CanJoin(const Part& a, const Part& b) const;
-  // As LoadMatrix; a part without bias, where another has one, gets zeros.
+  // As LoadMatrix, only to be multiplied; a part without bias, where another has one, gets zeros.
   absl::StatusOr<Matrix> LoadJoined(absl::Span<const Part> parts, int64_t input_width, Bias bias);
   // Several matrices out of the one that the file keeps, each made of the given rows in their
   // order: what some architectures interleave head by head is taken apart here. Each row belongs to
