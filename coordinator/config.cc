@@ -43,8 +43,10 @@ void AddOptions(Flags& flags, CLI::App& app, CoordinatorConfig& config, RawOptio
       ->check(IntegerRange(0, kMaxContext));
   flags.Add(app, "--parallel", config.parallel, "Most sequences running at once (-np)")
       ->check(IntegerRange(1, kMaxParallel));
-  flags.Add(app, "--chunk", config.chunk, "Most rows of a prompt chunk")
-      ->check(IntegerRange(1, kMaxChunk));
+  flags
+      .Add(app, "--chunk", config.chunk,
+           "Most rows of a prompt chunk; 0: 512, or 4096 where the workers compute with cuda")
+      ->check(IntegerRange(0, kMaxChunk));
   flags.Add(app, "--layer-split", raw.layer_split,
             "First layer of each later stage, such as 10,20; empty or auto: balanced by bytes");
   flags.Add(app, "--kv-type", raw.kv_type, "Type of cached keys and values (-ctk, -ctv)")
@@ -157,6 +159,8 @@ std::string TakeRaw(const RawOptions& raw, CoordinatorConfig& config) {
   config.edge = raw.edge == "shm"    ? v1::EDGE_KIND_SHM
                 : raw.edge == "grpc" ? v1::EDGE_KIND_GRPC
                                      : v1::EDGE_KIND_AUTO;
+  // Devices compute longer chunks faster; processors gain nothing from them.
+  if (config.chunk == 0) config.chunk = config.backend == "cuda" ? 4096 : 512;
   std::string problem = TakeLayerSplit(raw.layer_split, config.layer_split);
   if (problem.empty()) problem = TakeDevices(raw, config);
   if (!problem.empty()) return problem;

@@ -17,7 +17,7 @@ struct CoordinatorConfig {
   std::vector<std::string> listen;   // unix:/path or host:port, at least one
   int64_t ctx_size = 0;              // tokens of the longest sequence, 1 to 2^24; 0: the file's
   int parallel = 8;                  // most running sequences, 1 to 1,024
-  int chunk = 512;                   // most rows of a prompt chunk, 1 to 2^20
+  int chunk = 0;                     // most rows of a prompt chunk, 1 to 2^20 once it is read
   std::vector<int> layer_split;      // first layer of each later stage; empty: balanced by bytes
   v1::KvCacheType kv_type = v1::KV_CACHE_TYPE_F16;
   v1::EdgeKind edge = v1::EDGE_KIND_AUTO;

@@ -66,7 +66,7 @@ TEST_F(ProgramTest, BadOptionsExitWith2AndNameTheRange) {
       {{"-c", "1000000000"}, "0 to 16777216"},
       {{"-c", "4k"}, "0 to 16777216"},
       {{"-np", "0"}, "1 to 1024"},
-      {{"--chunk", "0"}, "1 to 1048576"},
+      {{"--chunk", "-1"}, "0 to 1048576"},
       {{"--queue", "63"}, "64 to 65536"},
       {{"--kv-type", "f64"}, "q8_0"},
       {{"--edge", "pigeon"}, "grpc"},

@@ -168,7 +168,7 @@ TEST(BenchArmTest, RefusesWhatCannotBeMeasured) {
   const ArmBase base{.service = {.model = "m.gguf"}, .model_context = 4096};
   for (const auto& [text, message] :
        {std::pair("--no-such-option", "--no-such-option"),
-        {"--chunk 0", "no whole number"},
+        {"--chunk -1", "no whole number"},
         {"-m other.gguf", "the same --model"},
         {"-c 1000", "--ctx-size is 1000, but the longest sequence has 1001 tokens"},
         {"-np 3", "--parallel is 3, but 4 sequences"}}) {

@@ -74,8 +74,10 @@ void AddEngineOptions(Flags& flags, CLI::App& command, ServiceOptions& options) 
       ->check(IntegerRange(0, kMaxContext));
   flags.Add(command, "--parallel", options.parallel, "Most sequences running at once (-np)")
       ->check(IntegerRange(1, 1024));
-  flags.Add(command, "--chunk", options.chunk, "Most rows of a prompt chunk")
-      ->check(IntegerRange(1, 1 << 20));
+  flags
+      .Add(command, "--chunk", options.chunk,
+           "Most rows of a prompt chunk (0: 512, or 4096 with --backend cuda)")
+      ->check(IntegerRange(0, 1 << 20));
   flags.Add(command, "--layer-split", options.layer_split,
             "First layer of each later stage, such as 10,20; empty or auto: balanced by bytes");
   flags.Add(command, "--kv-type", options.kv_type, "Type of cached keys and values (-ctk, -ctv)")

@@ -15,7 +15,7 @@ struct ServiceOptions {
   int threads = 0;       // all workers together; 0: as many as this process may use
   int64_t ctx_size = 0;  // longest sequence; 0: the file's context_length
   int parallel = 8;
-  int chunk = 512;
+  int chunk = 0;  // 0: what the coordinator takes for the back end
   std::string layer_split;
   std::string kv_type = "f16";
   std::string edge = "auto";

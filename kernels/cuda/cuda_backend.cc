@@ -117,6 +117,7 @@ absl::Status CudaBackend::Upload(absl::Span<const uint8_t> bytes, Buffer& buffer
   WL_RETURN_IF_ERROR(CheckRange(buffer, offset_bytes, bytes.size()));
   if (bytes.empty()) return absl::OkStatus();
   if (recorder_.is_closed()) return ClosedStep();
+  WL_RETURN_IF_ERROR(RunDeferred());
   products_->ForgetInput();
   return CudaStatus(
       cudaMemcpyAsync(static_cast<CudaBuffer&>(buffer).data() + offset_bytes, bytes.data(),
@@ -128,6 +129,7 @@ absl::Status CudaBackend::Download(const Buffer& buffer, int64_t offset_bytes,
                                    absl::Span<uint8_t> bytes) {
   WL_RETURN_IF_ERROR(CheckRange(buffer, offset_bytes, bytes.size()));
   if (recorder_.is_closed()) return ClosedStep();
+  WL_RETURN_IF_ERROR(RunDeferred());
   if (!bytes.empty()) {
     WL_RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(bytes.data(), static_cast<const CudaBuffer&>(buffer).data() + offset_bytes,
