@@ -101,8 +101,9 @@ class CudaWeight final : public Weight {
 
   // Values as floats, [expert_count][output_width][input_width].
   absl::StatusOr<const float*> Floats(const QuantGrids& grids, cudaStream_t stream) const;
-  // A plain matrix, packed.
+  // A plain matrix, packed. The first call enqueues the packing on `stream`.
   absl::StatusOr<const PackedExperts*> Packed(const QuantGrids& grids, cudaStream_t stream) const;
+  bool is_packed() const { return packed_.has_value(); }
 
   // Of the down matrix of an expert layer: the layer as a whole, packed.
   std::unique_ptr<ExpertWeights>& expert_layer() const { return expert_layer_; }

@@ -72,13 +72,13 @@ absl::Status MatrixProducts::Run(const ProductArgs& args, cudaStream_t stream) {
   FloatRows sums{nullptr, args.in.row_count, args.out.width, args.out.width};
   WL_ASSIGN_OR_RETURN(sums.data, y_.Get<float>(RoomFor(args.out)));
   WL_RETURN_IF_ERROR(Multiply(args, *set, sums, false, stream));
-  behind_ = {};
+  behind_.clear();
   return Finish(args, sums, 1, stream);
 }
 
 absl::Status MatrixProducts::RunExact(const ProductArgs& args, cudaStream_t stream) {
   if (args.in.row_count == 0) return absl::OkStatus();
-  behind_ = {};
+  behind_.clear();
   if (Overlap(args.in, args.out)) ForgetInput();
   WL_ASSIGN_OR_RETURN(const float* const weights, args.weight->Floats(grids_, stream));
   FloatRows sums = args.out;
@@ -149,7 +149,7 @@ absl::StatusOr<MatrixProducts::HalfRows> MatrixProducts::MakeHalves(const FloatR
                                                                     bool is_scaled) {
   WL_ASSIGN_OR_RETURN(HalfRows room, Room(rows.row_count, rows.width));
   converted_ = {.rows = rows, .is_decode = true, .is_scaled = is_scaled};
-  behind_ = {};
+  behind_.clear();
   if (!is_scaled) room.row_scale = nullptr;
   return room;
 }
@@ -168,7 +168,7 @@ absl::StatusOr<MatrixProducts::HalfRows> MatrixProducts::HalvesOf(const FloatRow
                                    stream));
     converted_ = {.rows = rows, .is_decode = true};
   }
-  behind_ = {};
+  behind_.clear();
   if (!converted_.is_scaled) room.row_scale = nullptr;
   return room;
 }
@@ -176,7 +176,7 @@ absl::StatusOr<MatrixProducts::HalfRows> MatrixProducts::HalvesOf(const FloatRow
 absl::Status MatrixProducts::Convert(const ProductArgs& args, const ConvertArgs& convert,
                                      cudaStream_t stream) {
   if (IsConverted(args.in, args.is_decode)) return absl::OkStatus();
-  behind_ = {};
+  behind_.clear();
   converted_ = {.rows = args.in, .is_decode = args.is_decode};
   return ConvertRows(convert, stream);
 }
@@ -207,8 +207,17 @@ void MatrixProducts::NoteReplay(int64_t rows) {
   }
 }
 
+bool MatrixProducts::MayRunBeside(const FloatRows& y) const {
+  return !behind_.empty() &&
+         std::all_of(behind_.begin(), behind_.end(),
+                     [&y](const FloatRows& last) { return AreDisjoint(last, y); });
+}
+
 absl::Status MatrixProducts::Multiply(const ProductArgs& args, const KernelSet& set,
                                       const FloatRows& y, bool accumulate, cudaStream_t stream) {
+  // A kernel that starts early reads its weights before it waits for the kernel before it, which
+  // must not be the one that packs them.
+  if (!args.weight->is_packed()) ForgetInput();
   WL_ASSIGN_OR_RETURN(const PackedExperts* const weight, args.weight->Packed(grids_, stream));
   const Op op = args.is_decode ? Op::kFewPlain : Op::kPlain;
   const int64_t rows = args.in.row_count;
@@ -241,10 +250,15 @@ absl::Status MatrixProducts::Multiply(const ProductArgs& args, const KernelSet& 
   product.y_is_float = true;
   product.y_pitch = y.stride;
   product.accumulate = accumulate;
-  product.is_beside = behind_.data != nullptr && AreDisjoint(behind_, y);
+  product.is_beside = MayRunBeside(y);
+  if (!product.is_beside) behind_.clear();
   const bool may_be_followed =
       args.is_decode && set.policy == Policy::kMmaSync && kernels_->device().starts_early();
-  behind_ = may_be_followed ? y : FloatRows{};
+  if (may_be_followed) {
+    behind_.push_back(y);
+  } else {
+    behind_.clear();
+  }
   if (Overlap(args.in, args.out)) ForgetInput();
   return kernels_->Multiply(set, *weight, *items, product, stream);
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,7 +47,7 @@ class MatrixProducts {
   // The next product converts its input anew. Products in a row share the input of the first.
   void ForgetInput() {
     converted_ = {};
-    behind_ = {};
+    behind_.clear();
   }
 
   // Rows of a decode step as the products read them: padded to kPadK, each times a power of two
@@ -86,6 +87,8 @@ class MatrixProducts {
   absl::Status Multiply(const ProductArgs& args, const KernelSet& set, const FloatRows& y,
                         bool accumulate, cudaStream_t stream);
   int64_t RoomFor(const FloatRows& out) const;  // values of y_
+  // Whether a product may write `y` while those launched last still run.
+  bool MayRunBeside(const FloatRows& y) const;
   bool WritesAlone(const ProductArgs& args, const KernelSet& set) const;
   bool IsConverted(const FloatRows& rows, bool is_decode) const;
   absl::StatusOr<HalfRows> Room(int64_t rows, int64_t k);
@@ -103,9 +106,9 @@ class MatrixProducts {
     bool is_scaled = true;
   };
   Converted converted_;
-  // What the product of a decode step wrote that was launched last and read x_; without data where
-  // something else was launched since.
-  FloatRows behind_;
+  // What the products of a decode step write that were launched last, read x_ and may run beside
+  // one another; empty where something else was launched since.
+  std::vector<FloatRows> behind_;
   DeviceBuffer start_;
   DeviceBuffer count_;
   Scratch x_;
