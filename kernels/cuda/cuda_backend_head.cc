@@ -29,6 +29,7 @@ absl::Status CudaBackend::Head(const HeadArgs& args) {
     }
   }
   if (count == 0) return absl::OkStatus();
+  WL_RETURN_IF_ERROR(RunDeferred());
   products_->ForgetInput();
   // The rows of a decode step, and the last row of a prompt, need not be moved.
   FloatRows chosen{in.data + args.rows[0] * in.stride, count, in.width, in.stride};
@@ -49,6 +50,7 @@ absl::Status CudaBackend::Head(const HeadArgs& args) {
 absl::Status CudaBackend::TopCandidates(const TopCandidatesArgs& args) {
   WL_ASSIGN_OR_RETURN(const FloatRows logits, CheckRows("logits", args.logits, -1, -1));
   WL_RETURN_IF_ERROR(CheckQueries(args));
+  WL_RETURN_IF_ERROR(RunDeferred());
   products_->ForgetInput();
   WL_RETURN_IF_ERROR(candidates_.Run(logits, args.queries, args.out, stream_.get()));
   return CheckExpertIds();
