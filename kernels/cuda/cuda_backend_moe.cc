@@ -104,9 +104,11 @@ absl::Status CudaBackend::ScoreRows(const MoeJob& job, float* logits) {
   const int64_t experts = router.output_width();
   const bool follows_norm = deferred_norm_.has_value() && deferred_norm_->out.data == job.in.data &&
                             deferred_norm_->out.stride == job.in.stride &&
+                            deferred_norm_->out.width == job.in.width &&
                             deferred_norm_->out.row_count == job.in.row_count;
-  if (!follows_norm || !CanRoute(*deferred_norm_) || job.router.bias != nullptr ||
-      router.scale() != 1) {
+  // Each block of the router norms the rows by itself, while one of them stores them.
+  if (!follows_norm || Overlap(deferred_norm_->in, job.in) || !CanRoute(*deferred_norm_) ||
+      job.router.bias != nullptr || router.scale() != 1) {
     WL_RETURN_IF_ERROR(RunDeferred());
     return products_->RunExact({.weight = &router,
                                 .bias = job.router.bias,

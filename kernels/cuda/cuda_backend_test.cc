@@ -334,7 +334,18 @@ class CudaFusionTest : public testing::Test {
   Results Run(const std::vector<float>& x, Look look) {
     Results results;
     const int rows = static_cast<int>(x.size() / kWidth);
+    Begin(x);
+    if (backend_->NeedsOps()) RunOps(rows, look, results);
+    EXPECT_TRUE(backend_->EndStep().ok());
+    results.residual = Read(*residual_, rows);
+    results.normed = Read(*normed_, rows);
+    results.product = Read(*product_, rows);
+    return results;
+  }
+  // A step whose residual is `x`.
+  void Begin(const std::vector<float>& x) {
     EXPECT_TRUE(backend_->Upload(BytesOf(x), *residual_, 0).ok());
+    const int rows = static_cast<int>(x.size() / kWidth);
     const std::vector<int32_t> tokens(rows);
     const std::vector<int32_t> page = {0};
     std::vector<StepSequence> sequences;
@@ -346,23 +357,26 @@ class CudaFusionTest : public testing::Test {
                                  .token_ids = tokens,
                                  .sequences = sequences})
                     .ok());
-    if (backend_->NeedsOps()) RunOps(rows, look, results);
-    EXPECT_TRUE(backend_->EndStep().ok());
-    results.residual = Read(*residual_, rows);
-    results.normed = Read(*normed_, rows);
-    results.product = Read(*product_, rows);
-    return results;
   }
   void RunOps(int rows, Look look, Results& results) {
-    const auto tensor = [rows](Buffer& buffer) {
-      return Tensor{.buffer = &buffer, .row_count = rows, .width = kWidth, .stride = kWidth};
-    };
-    const Tensor residual = tensor(*residual_);
-    const Tensor normed = tensor(*normed_);
+    const Tensor residual = RowsOf(*residual_, rows);
+    const Tensor normed = RowsOf(*normed_, rows);
     const NormConvertArgs norm = {
         .in = residual, .gamma = gamma_.get(), .eps = 1e-6f, .out = normed};
     EXPECT_TRUE(backend_->NormConvert(norm).ok());
     if (look == Look::kBehindTheFirstNorm) results.seen = Read(*normed_, rows);
+    RunExperts(normed, residual, true);
+    if (look == Look::kBehindTheExperts) results.seen = Read(*residual_, rows);
+    EXPECT_TRUE(backend_->NormConvert(norm).ok());
+    EXPECT_TRUE(
+        backend_->Linear({.matrix = {matrix_.get()}, .in = normed, .out = RowsOf(*product_, rows)})
+            .ok());
+  }
+
+  static Tensor RowsOf(Buffer& buffer, int rows) {
+    return {.buffer = &buffer, .row_count = rows, .width = kWidth, .stride = kWidth};
+  }
+  void RunExperts(const Tensor& in, const Tensor& out, bool accumulate) {
     EXPECT_TRUE(backend_
                     ->MoeFfn({.router = {router_.get()},
                               .gate = gate_.get(),
@@ -370,14 +384,10 @@ class CudaFusionTest : public testing::Test {
                               .down = down_.get(),
                               .used_count = 3,
                               .renormalise = true,
-                              .in = normed,
-                              .out = residual,
-                              .accumulate = true})
+                              .in = in,
+                              .out = out,
+                              .accumulate = accumulate})
                     .ok());
-    if (look == Look::kBehindTheExperts) results.seen = Read(*residual_, rows);
-    EXPECT_TRUE(backend_->NormConvert(norm).ok());
-    EXPECT_TRUE(
-        backend_->Linear({.matrix = {matrix_.get()}, .in = normed, .out = tensor(*product_)}).ok());
   }
 
   std::mt19937 random_{7};
@@ -408,6 +418,28 @@ TEST_F(CudaFusionTest, SumsAndTheirNormHaveTheSameBitsTogetherAndApart) {
       }
     }
   }
+}
+
+// Blocks of the router that norm rows anew must not find them normed.
+TEST_F(CudaFusionTest, ANormInPlaceIsNoPartOfTheRouter) {
+  ASSERT_TRUE(backend_->Upload(BytesOf(Randoms(kWidth, 1)), *gamma_, 0).ok());
+  const int rows = 33;
+  const std::vector<float> x = Randoms(rows * kWidth, 1);
+  const Tensor residual = RowsOf(*residual_, rows);
+  std::vector<float> outputs[2];
+  for (const bool is_apart : {false, true}) {
+    ForgetRecords();
+    Begin(x);
+    EXPECT_TRUE(
+        backend_
+            ->NormConvert({.in = residual, .gamma = gamma_.get(), .eps = 1e-6f, .out = residual})
+            .ok());
+    if (is_apart) Read(*residual_, rows);
+    RunExperts(residual, RowsOf(*product_, rows), false);
+    EXPECT_TRUE(backend_->EndStep().ok());
+    outputs[is_apart] = Read(*product_, rows);
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
 }
 
 TEST_F(CudaFusionTest, ANormThatIsLeftIsThereWhenItIsLookedAt) {

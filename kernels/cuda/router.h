@@ -9,7 +9,7 @@
 namespace warpline::cuda {
 
 struct RouterArgs {
-  NormArgs norm;                   // with `halves`, without `accumulate`
+  NormArgs norm;  // with `halves`, without `accumulate`, and `out` elsewhere than `in`
   const float* weights = nullptr;  // [experts][width of the rows]
   int32_t experts = 0;
   float* logits = nullptr;  // [rows][experts]
