@@ -245,8 +245,9 @@ __global__ void __launch_bounds__(kThreads) SumAndNorm(const __grid_constant__ N
     const int column = 4 * HeldRun(i);
     SlotSum<4> sum = {};
     if (column < width) sum = SumSlots<4, false>(combine, token, column);
-    // Two threads share the columns of a run.
-    const bool is_beyond = sum.is_beyond || __shfl_xor_sync(~0u, sum.is_beyond, 1);
+    // Two threads share the columns of a run; all take part in the exchange.
+    const bool other_is_beyond = __shfl_xor_sync(~0u, sum.is_beyond, 1);
+    const bool is_beyond = sum.is_beyond || other_is_beyond;
     if (column < width && !is_beyond) {
       AddRest(combine, token, column, sum.run);
       StoreFloats(sum.run, out + column);
