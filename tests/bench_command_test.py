@@ -63,7 +63,8 @@ class BenchTest(unittest.TestCase):
                 rounds = entry["received_tokens"] / (24 * entry["streams"])
                 self.assertIn(rounds, (1, 2, 4, 8, 16))
                 self.assertLessEqual(entry["counted_tokens"], entry["received_tokens"] - entry["streams"])
-        self.assertEqual(measurements[4]["counted_tokens"], 23)
+        # All but what came first, which may be more than one token.
+        self.assertIn(measurements[4]["counted_tokens"], range(20, 24))
 
     def test_two_arms_take_turns(self):
         code, out, err = self.bench("-m", MODEL, "-t", 2, *SMALL, "--concurrent-prompts", "1,2", "--ab", "--chunk 16",
