@@ -8,7 +8,9 @@
 
 namespace warpline::cuda {
 
-constexpr int kCombineBatch = 8;  // slots whose rows are loaded at once
+// Slots whose rows are loaded at once, as registers allow.
+template <int kCount>
+constexpr int kCombineBatch = kCount == 8 ? 4 : 8;
 
 // kCount consecutive values; aligned where kCount is more than one.
 template <int kCount>
@@ -89,10 +91,10 @@ __device__ __forceinline__ SlotSum<kCount> SumSlots(const CombineArgs& args, int
                                                     int column) {
   const int32_t* const rows = args.slot_row + token * args.slots;
   SlotSum<kCount> sum = {};
-  for (int first = 0; first < args.slots; first += kCombineBatch) {
-    Run<kCount> y[kCombineBatch];
+  for (int first = 0; first < args.slots; first += kCombineBatch<kCount>) {
+    Run<kCount> y[kCombineBatch<kCount>];
 #pragma unroll
-    for (int i = 0; i < kCombineBatch; ++i) {
+    for (int i = 0; i < kCombineBatch<kCount>; ++i) {
       y[i] = {};
       const int row = first + i < args.slots ? rows[first + i] : -1;
       if (row < 0) continue;
@@ -105,7 +107,7 @@ __device__ __forceinline__ SlotSum<kCount> SumSlots(const CombineArgs& args, int
       }
     }
 #pragma unroll
-    for (int i = 0; i < kCombineBatch; ++i) Add(y[i], sum.run);
+    for (int i = 0; i < kCombineBatch<kCount>; ++i) Add(y[i], sum.run);
   }
   if constexpr (!kFloat) {
     if (args.overflow != nullptr && !IsFinite(sum.run)) {
