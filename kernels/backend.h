@@ -423,6 +423,8 @@ class Backend {
   // before: then none need be called between BeginStep and EndStep.
   virtual bool NeedsOps() const { return true; }
   virtual absl::Status EndStep() = 0;
+  // Instead of EndStep where an op of the step has failed: nothing of the step is relied on.
+  virtual void AbandonStep() { (void)EndStep(); }
 
   virtual absl::Status Embed(const EmbedArgs& args) = 0;
   virtual absl::Status NormConvert(const NormConvertArgs& args) = 0;

@@ -343,9 +343,11 @@ absl::Status LoadedStage::Forward(const Step& step, absl::Span<const float> in,
       backend_.BeginStep({.kind = step.kind, .token_ids = token_ids_, .sequences = sequences_}));
   absl::Status ran = ngrams_.has_value() ? FetchNgrams(step) : absl::OkStatus();
   if (ran.ok()) ran = RunLayers(residual, in);
-  const absl::Status ended = backend_.EndStep();
-  WL_RETURN_IF_ERROR(ran);
-  WL_RETURN_IF_ERROR(ended);
+  if (!ran.ok()) {
+    backend_.AbandonStep();
+    return ran;
+  }
+  WL_RETURN_IF_ERROR(backend_.EndStep());
   if (!is_last()) {
     WL_RETURN_IF_ERROR(backend_.Download(*workspace_.residual, 0, BytesOf(out)));
   }

@@ -293,6 +293,15 @@ absl::Status CudaBackend::EndStep() {
   return recorder_.End(stream_.get());
 }
 
+void CudaBackend::AbandonStep() {
+  step_.End();
+  deferred_norm_.reset();
+  deferred_sums_.reset();
+  products_->ForgetRows();
+  products_->ForgetInput();
+  recorder_.Abandon(stream_.get());
+}
+
 absl::Status CudaBackend::CheckInStep() const {
   return step_.active() ? absl::OkStatus() : absl::InvalidArgumentError("no step is open");
 }

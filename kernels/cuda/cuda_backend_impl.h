@@ -54,6 +54,7 @@ class CudaBackend final : public Backend {
   absl::Status BeginStep(const StepArgs& args) override;
   bool NeedsOps() const override { return recorder_.needs_ops(); }
   absl::Status EndStep() override;
+  void AbandonStep() override;
 
   absl::Status Embed(const EmbedArgs& args) override;
   absl::Status NormConvert(const NormConvertArgs& args) override;

@@ -397,6 +397,41 @@ class CudaFusionTest : public testing::Test {
   std::unique_ptr<Buffer> residual_, normed_, product_, gamma_;
 };
 
+// An op fails in the first step of a shape, in the one that is recorded, and in one that might have
+// been a replay: the steps behind them are right.
+TEST_F(CudaFusionTest, AStepThatFailsIsForgotten) {
+  ASSERT_TRUE(backend_->Upload(BytesOf(Randoms(kWidth, 1)), *gamma_, 0).ok());
+  const int rows = 5;
+  const std::vector<float> x = Randoms(rows * kWidth, 1);
+  ForgetRecords();
+  const Results right = Run(x, Look::kNever);
+  const Tensor residual = RowsOf(*residual_, rows);
+  Tensor narrow = RowsOf(*normed_, rows);
+  narrow.width = kWidth / 2;
+  for (int good_steps = 0; good_steps < 4; ++good_steps) {
+    ForgetRecords();
+    for (int step = 0; step < good_steps; ++step) Run(x, Look::kNever);
+    Begin(x);
+    if (!backend_->NeedsOps()) {
+      EXPECT_TRUE(backend_->EndStep().ok());
+      continue;
+    }
+    EXPECT_TRUE(backend_
+                    ->NormConvert({.in = residual,
+                                   .gamma = gamma_.get(),
+                                   .eps = 1e-6f,
+                                   .out = RowsOf(*normed_, rows)})
+                    .ok());
+    EXPECT_FALSE(backend_->Linear({.matrix = {matrix_.get()}, .in = narrow, .out = residual}).ok());
+    backend_->AbandonStep();
+    for (int step = 0; step < 3; ++step) {
+      const Results again = Run(x, Look::kNever);
+      EXPECT_EQ(again.residual, right.residual) << good_steps << " steps before";
+      EXPECT_EQ(again.product, right.product) << good_steps << " steps before";
+    }
+  }
+}
+
 // With large norms hidden values are beyond halves, and rows are computed again in either kernel.
 TEST_F(CudaFusionTest, SumsAndTheirNormHaveTheSameBitsTogetherAndApart) {
   for (const float gamma : {1.0f, 1e4f}) {

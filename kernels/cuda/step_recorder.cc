@@ -39,6 +39,14 @@ absl::StatusOr<bool> StepRecorder::EnterOp(uint64_t digest, cudaStream_t stream)
   return true;
 }
 
+void StepRecorder::Abandon(cudaStream_t stream) {
+  const Mode mode = std::exchange(mode_, Mode::kPlain);
+  // The graph is of no use, nor is why there may be none.
+  if (mode == Mode::kRecord && op_count_ > 0) (void)Graph::End(stream);
+  // The first step of this shape did not allocate all that the next ones rely on.
+  if (mode != Mode::kReplay) Forget();
+}
+
 absl::Status StepRecorder::End(cudaStream_t stream) {
   const bool has_ops = op_count_ > 0 || !needs_ops();
   const Mode mode = std::exchange(mode_, Mode::kPlain);

@@ -52,6 +52,8 @@ class StepRecorder {
   // To be called by each op; `digest` is made of all that its launches depend on. False: it must
   // not launch anything. Internal when a replay differs from its record.
   absl::StatusOr<bool> EnterOp(uint64_t digest, cudaStream_t stream);
+  // Ends a step that failed: what was recorded of it is thrown away.
+  void Abandon(cudaStream_t stream);
   // Ends the step; launches the graph of one that is recorded or replayed.
   absl::Status End(cudaStream_t stream);
 
