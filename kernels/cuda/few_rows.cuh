@@ -73,8 +73,8 @@ class FewRows {
   }
 
  private:
-  // The kernel behind this one may start when all before this one has ended: it may then run
-  // beside it, if it needs no more.
+  // The kernel behind this one may start when all before this one has ended, but for products that
+  // this one runs beside: it may then run beside them too, if it reads nothing of theirs.
   __device__ __forceinline__ void AwaitInput() const {
     if (!args_.is_beside) WaitForPreviousGrid();
     LetNextGridStart();
