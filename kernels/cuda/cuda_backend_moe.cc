@@ -18,13 +18,6 @@ FloatRows Packed(float* data, int64_t row_count, int64_t width) {
   return {data, row_count, width, width};
 }
 
-bool Overlap(const FloatRows& a, const FloatRows& b) {
-  const auto end_of = [](const FloatRows& rows) {
-    return rows.data + (rows.row_count - 1) * rows.stride + rows.width;
-  };
-  return a.data < end_of(b) && b.data < end_of(a);
-}
-
 }  // namespace
 
 absl::StatusOr<CudaBackend::MoeJob> CudaBackend::CheckExperts(const MoeFfnArgs& args) const {

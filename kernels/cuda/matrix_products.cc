@@ -15,13 +15,6 @@ bool IsPlain(const ProductArgs& args) {
   return args.bias == nullptr && args.row_gate == nullptr && args.soft_cap <= 0;
 }
 
-// Whether writing `out` may change `in`.
-bool Overlap(const FloatRows& in, const FloatRows& out) {
-  const float* const in_end = in.data + (in.row_count - 1) * in.stride + in.width;
-  const float* const out_end = out.data + (out.row_count - 1) * out.stride + out.width;
-  return out.data < in_end && in.data < out_end;
-}
-
 // Whether no value belongs to both, which may be columns of one matrix.
 bool AreDisjoint(const FloatRows& a, const FloatRows& b) {
   if (!Overlap(a, b)) return true;

@@ -19,6 +19,15 @@ struct FloatRows {
   int64_t stride = 0;  // values from one row to the next
 };
 
+// Whether writing one may change the other; columns of one matrix count as if they did. Not for no
+// rows.
+inline bool Overlap(const FloatRows& a, const FloatRows& b) {
+  const auto end_of = [](const FloatRows& rows) {
+    return rows.data + (rows.row_count - 1) * rows.stride + rows.width;
+  };
+  return a.data < end_of(b) && b.data < end_of(a);
+}
+
 // All functions are asynchronous on `stream`. A row's result depends on nothing but the row.
 
 // out (+)= in / rms(in) * gamma. `out` may be `in`.
