@@ -271,17 +271,6 @@ class DecodePart {
   float sums_[kColumns][4] = {};
 };
 
-// One value of the output, and of the halves where they are wanted.
-__device__ __forceinline__ void StoreOut(const AttentionJob& job, int row, int column,
-                                         float value) {
-  const float out = GatedBy(job, row, column, value);
-  job.out[row * job.out_stride + column] = out;
-  if (job.halves != nullptr) {
-    const int64_t width = int64_t{job.n_head} * job.cache.layout.head_dim;
-    job.halves[row * width + column] = static_cast<uint16_t>(HalfFromFloat(out));
-  }
-}
-
 // Waits for all consumer warps.
 __device__ __forceinline__ void ConsumersMeet() {
   asm volatile("bar.sync 1, %0;" ::"n"(32 * kDecodeWarps) : "memory");

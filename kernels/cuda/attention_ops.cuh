@@ -26,6 +26,17 @@ __device__ __forceinline__ float GatedBy(const AttentionJob& job, int row, int c
   return value / (1.0f + expf(-job.gate[row * job.gate_stride + column]));
 }
 
+// One value of the output, and of the halves where they are wanted.
+__device__ __forceinline__ void StoreOut(const AttentionJob& job, int row, int column,
+                                         float value) {
+  const float out = GatedBy(job, row, column, value);
+  job.out[row * job.out_stride + column] = out;
+  if (job.halves != nullptr) {
+    const int64_t width = int64_t{job.n_head} * job.cache.layout.head_dim;
+    job.halves[row * width + column] = static_cast<uint16_t>(HalfFromFloat(out));
+  }
+}
+
 // The first position that a row at `position` sees.
 __device__ __forceinline__ int FirstSeen(const AttentionJob& job, int position) {
   return job.window > 0 ? max(0, position - job.window + 1) : 0;
