@@ -368,12 +368,3 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CudaBackendTest,
 
 }  // namespace
 }  // namespace warpline::cuda
-
-int main(int argc, char** argv) {
-  testing::InitGoogleMock(&argc, argv);
-  if (const auto count = warpline::cuda::Device::Count(); !count.ok()) {
-    std::printf("skipped: %s\n", std::string(count.status().message()).c_str());
-    return warpline::kExitNoDevice;
-  }
-  return RUN_ALL_TESTS();
-}
